@@ -1,0 +1,157 @@
+//! Embedding modules (TGN, arXiv:2006.10637, section 3.3): from rows of the layer below to embeddings of a hop's roots.
+//!
+//! * attention: `z = MLP([attention(root, neighbors) | root])`, eq. 9 to 13;
+//! * sum: `z = W2 [root | relu(sum_j W1 [neighbor | edge | code])]`, eq. 14, 15; W1 is applied after summing;
+//! * identity: `z = row`;
+//! * time: `z = (1 + dt w) * row` with the seconds since the row's last update, as JODIE projects (arXiv:1908.01207, eq. 2).
+//!   `w` starts at zero.
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use crate::attention::{Attention, AttentionDims};
+use crate::input::LayerInput;
+use crate::linear::{BlockLinear, Mlp};
+use crate::neighborhood::Neighborhood;
+use crate::parameters::{Declarations, Init, ParameterId, Parameters};
+use crate::time_encoder::TimeEncoder;
+
+/// Which embedding module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Embedding {
+    /// Temporal graph attention.
+    #[default]
+    Attention,
+    /// Temporal graph sum.
+    Sum,
+    /// The memory row itself.
+    Identity,
+    /// The memory row, projected in time.
+    Time,
+}
+
+/// Widths and choices of one embedding layer.
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingDims {
+    /// What attention needs to know.
+    pub attention: AttentionDims,
+    /// D_emb
+    pub out: i64,
+}
+
+/// One embedding layer.
+pub enum EmbeddingLayer {
+    /// See the module's list.
+    Attention {
+        /// Root over neighbors.
+        attention: Attention,
+        /// Merges attention and root.
+        merge: Mlp,
+        /// D_e > 0
+        edge: bool,
+    },
+    /// See the module's list.
+    Sum {
+        /// W1, applied to the sum of the neighbors.
+        neighbor: BlockLinear,
+        /// W2
+        merge: BlockLinear,
+        /// D_e > 0
+        edge: bool,
+    },
+    /// See the module's list.
+    Identity,
+    /// See the module's list.
+    Time {
+        /// `w`, as wide as the row.
+        rate: ParameterId,
+    },
+}
+
+impl EmbeddingLayer {
+    /// Declares `{name}.attn.*` and `{name}.merge.*`, `{name}.sum.*`, nothing, or `{name}.time.w`.
+    pub fn declare(declare: &mut Declarations, name: &str, embedding: Embedding, dims: EmbeddingDims) -> EmbeddingLayer {
+        let a = dims.attention;
+        let edge = a.edge > 0;
+        match embedding {
+            Embedding::Attention => {
+                let attention = Attention::declare(declare, &format!("{name}.attn"), a);
+                let blocks = [("attn", a.row + a.time), ("memory", a.row)];
+                let merge = Mlp::declare(declare, &format!("{name}.merge"), &blocks, dims.out, dims.out);
+                EmbeddingLayer::Attention { attention, merge, edge }
+            }
+            Embedding::Sum => {
+                let mut linear = |i: u32, blocks: &[(&str, i64)]| {
+                    let init = Init::inverse_root(blocks.iter().map(|(_, width)| width).sum());
+                    let (w, b) = (format!("{name}.sum.w{i}"), format!("{name}.sum.b{i}"));
+                    BlockLinear::declare(declare, &w, &b, blocks, dims.out, &init, init.clone())
+                };
+                let neighbor = linear(1, &[("memory", a.row), ("edge", a.edge), ("time", a.time)]);
+                let merge = linear(2, &[("memory", a.row), ("sum", dims.out)]);
+                EmbeddingLayer::Sum { neighbor, merge, edge }
+            }
+            Embedding::Identity => EmbeddingLayer::Identity,
+            Embedding::Time => {
+                EmbeddingLayer::Time { rate: declare.add(format!("{name}.time.w"), &[a.row], Init::Constant(0.0)) }
+            }
+        }
+    }
+
+    /// Embeds the roots of one hop.
+    ///
+    /// * `below`: `[N, d]` float, rows that `layer`'s indices point into.
+    /// * returns `[R, D_emb]`.
+    pub fn forward(&self, p: &Parameters, time: &TimeEncoder, below: &Tensor, layer: &LayerInput) -> Tensor {
+        let root = below.index_select(0, &layer.root); // [R, d]
+        match self {
+            EmbeddingLayer::Attention { attention, merge, edge } => {
+                let (neighbors, present) = neighborhood(p, time, below, layer, *edge);
+                let zero = time.zero(p);
+                let out = attention.forward(p, &root, &zero, &neighbors, &present, layer.keep.as_ref());
+                merge.forward(p, &[Some(&out), Some(&root)])
+            }
+            EmbeddingLayer::Sum { neighbor, merge, edge } => {
+                let (neighbors, present) = neighborhood(p, time, below, layer, *edge);
+                let sum = neighbor_sum(p, neighbor, &neighbors, &present);
+                merge.forward(p, &[Some(&root), Some(&sum)])
+            }
+            EmbeddingLayer::Identity => root,
+            EmbeddingLayer::Time { rate } => {
+                let dt = layer.root_dt.unsqueeze(1); // [R, 1]
+                root.addcmul(&(dt * &p[*rate]), &root)
+            }
+        }
+    }
+}
+
+/// Gathers the neighbors' blocks; the second result says which weight block each belongs to.
+fn neighborhood(
+    p: &Parameters,
+    time: &TimeEncoder,
+    below: &Tensor,
+    layer: &LayerInput,
+    edge: bool,
+) -> (Neighborhood, Vec<usize>) {
+    let (r, k) = layer.neighbor.size2().expect("neighbor: [R, K]");
+    let rows = below.index_select(0, &layer.neighbor.view([r * k])).view([r, k, below.size()[1]]);
+    let (mut blocks, mut present) = (vec![rows], vec![0]);
+    if let (true, Some(features)) = (edge, &layer.edge_features) {
+        blocks.push(features.shallow_clone());
+        present.push(1);
+    }
+    blocks.push(time.encode(p, &layer.dt)); // [R, K, D_t]
+    present.push(if edge { 2 } else { 1 });
+    (Neighborhood { blocks, valid: layer.valid.shallow_clone() }, present)
+}
+
+/// `relu(W1 sum_j x_j + n b1)` over a root's n neighbors.
+fn neighbor_sum(p: &Parameters, linear: &BlockLinear, neighbors: &Neighborhood, present: &[usize]) -> Tensor {
+    let indicator = neighbors.indicator(neighbors.blocks[0].kind()); // [R, 1, K]
+    let sums: Vec<Tensor> = neighbors.sums(&indicator).iter().map(|x| x.squeeze_dim(1)).collect();
+    let mut hidden = indicator.sum_dim_intlist(-1, false, None).matmul(&linear.bias(p).unsqueeze(0)); // [R, D_emb]
+    for (sum, &i) in sums.iter().zip(present) {
+        hidden = hidden.addmm_(sum, &linear.weight(p, i).tr());
+    }
+    hidden.relu_()
+}

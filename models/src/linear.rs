@@ -1,0 +1,95 @@
+//! Linear maps of a concatenation `[x_1 | x_2 | ...]`, without building the concatenation.
+//!
+//! `W [x_1 | x_2] = W_1 x_1 + W_2 x_2`: each column block of W is a parameter of its own, so blocks that are constant in a
+//! batch (edge features, mails) get no input gradient and no wide rows are copied.
+
+use tch::Tensor;
+
+use crate::parameters::{Declarations, Init, ParameterId, Parameters};
+
+/// `[.., d_out] = sum_i x_i W_i^T + b`, one weight block for each input.
+pub struct BlockLinear {
+    blocks: Vec<ParameterId>,
+    bias: ParameterId,
+}
+
+impl BlockLinear {
+    /// Declares `{name}.{weight}.{block} [d_out, d_block]` for each block of non-zero width, and `{name}.{bias} [d_out]`.
+    pub fn declare(
+        declare: &mut Declarations,
+        weight: &str,
+        bias: &str,
+        blocks: &[(&str, i64)],
+        d_out: i64,
+        weight_init: &Init,
+        bias_init: Init,
+    ) -> BlockLinear {
+        let blocks = blocks
+            .iter()
+            .filter(|(_, width)| *width > 0)
+            .map(|(block, width)| declare.add(format!("{weight}.{block}"), &[d_out, *width], weight_init.clone()))
+            .collect();
+        BlockLinear { blocks, bias: declare.add(bias, &[d_out], bias_init) }
+    }
+
+    /// The weight of block `i`, `[d_out, d_i]`.
+    pub fn weight<'a>(&self, p: &'a Parameters, i: usize) -> &'a Tensor {
+        &p[self.blocks[i]]
+    }
+
+    /// The bias, `[d_out]`.
+    pub fn bias<'a>(&self, p: &'a Parameters) -> &'a Tensor {
+        &p[self.bias]
+    }
+
+    /// Applies the map; `None` for a block counts as zeros.
+    ///
+    /// * `inputs`: `[R, d_i]` each, in the order of the blocks.
+    /// * returns `[R, d_out]`.
+    pub fn forward(&self, p: &Parameters, inputs: &[Option<&Tensor>]) -> Tensor {
+        let mut sum: Option<Tensor> = None;
+        for (input, block) in inputs.iter().zip(&self.blocks) {
+            let Some(input) = input else { continue };
+            let weight = p[*block].tr();
+            sum = Some(match sum {
+                None => p[self.bias].addmm(input, &weight),
+                Some(mut sum) => sum.addmm_(input, &weight),
+            });
+        }
+        sum.expect("a linear map needs at least one input")
+    }
+}
+
+/// `W2 relu(W1 [x_1 | x_2 | ..] + b1) + b2`: TGN's merge layer and its link decoder.
+pub struct Mlp {
+    /// The hidden layer.
+    pub hidden: BlockLinear,
+    w2: ParameterId,
+    b2: ParameterId,
+}
+
+impl Mlp {
+    /// Declares `{name}.w1.{block}`, `{name}.b1`, `{name}.w2 [d_out, d_hidden]`, `{name}.b2`, drawn as TGN's code does.
+    pub fn declare(declare: &mut Declarations, name: &str, blocks: &[(&str, i64)], d_hidden: i64, d_out: i64) -> Mlp {
+        let d_in: i64 = blocks.iter().map(|(_, width)| width).sum();
+        let (w1, b1) = (format!("{name}.w1"), format!("{name}.b1"));
+        let init = Init::xavier_normal(d_in, d_hidden);
+        let hidden = BlockLinear::declare(declare, &w1, &b1, blocks, d_hidden, &init, Init::inverse_root(d_in));
+        let w2 = declare.add(format!("{name}.w2"), &[d_out, d_hidden], Init::xavier_normal(d_hidden, d_out));
+        let b2 = declare.add(format!("{name}.b2"), &[d_out], Init::inverse_root(d_hidden));
+        Mlp { hidden, w2, b2 }
+    }
+
+    /// Applies both layers.
+    ///
+    /// * `inputs`: `[R, d_i]` each.
+    /// * returns `[R, d_out]`.
+    pub fn forward(&self, p: &Parameters, inputs: &[Option<&Tensor>]) -> Tensor {
+        self.output(p, self.hidden.forward(p, inputs))
+    }
+
+    /// The second layer on a hidden pre-activation `[R, d_hidden]` that the caller gives up.
+    pub fn output(&self, p: &Parameters, mut hidden: Tensor) -> Tensor {
+        p[self.b2].addmm(&hidden.relu_(), &p[self.w2].tr())
+    }
+}

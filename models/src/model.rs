@@ -1,0 +1,109 @@
+//! The seam between the trainer and a model: embed, score, backward.
+//!
+//! A model reads no graph and writes no state. It returns new memory rows in [`Embedded::rows`]; who writes them, and which
+//! mails follow from them, is declared in its [`StateSpec`] and done by the pipeline. Embedding and scoring are apart because
+//! embeddings (and their gradients) may travel between ranks in between.
+
+use tch::{Kind, Tensor};
+
+use crate::input::{Embedded, ModelInput, PairInput, Scored};
+use crate::message::Aggregator;
+use crate::parameters::Parameters;
+
+/// Whether a pass is differentiated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Records the autograd graph.
+    Train,
+    /// Records nothing.
+    Eval,
+}
+
+/// What a mail carries of its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// The sender's memory row after its own commit (TGN, JODIE).
+    MemoryRow,
+    /// The sender's embedding (DyRep, APAN).
+    Embedding,
+}
+
+/// Who receives mail of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MailTargets {
+    /// The event's two endpoints, each from the other.
+    Endpoints,
+    /// The endpoints and their sampled neighbors (APAN).
+    Neighbors,
+}
+
+/// What the pipeline must keep, read and write for a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateSpec {
+    /// Kind of every float tensor.
+    pub kind: Kind,
+    /// D_m: width of a memory row; 0 for a model without memory.
+    pub memory_dim: i64,
+    /// What a mail carries.
+    pub payload: Payload,
+    /// D_p: its width.
+    pub payload_dim: i64,
+    /// Who receives mail.
+    pub mail_targets: MailTargets,
+    /// Mails kept per node across batches; the aggregator decides about those of one batch.
+    pub mail_slots: usize,
+    /// How several mails of a batch to one node become one message.
+    pub aggregator: Aggregator,
+    /// `Some(D_t)`: a mail's time code is made when it is stored, by [`Model::encode_mail_time`], and kept with it.
+    pub stored_time_code: Option<i64>,
+    /// D_e: width of the edge features the model has weights for.
+    pub edge_dim: i64,
+    /// D_v: width of the node features the model expects, 0 for none.
+    pub node_dim: i64,
+    /// D_emb: width of an embedding.
+    pub embedding_dim: i64,
+    /// Hops sampled; 0 for a model that reads no neighbors (its one [`crate::LayerInput`] has K = 0).
+    pub layers: usize,
+    /// H: attention heads, the middle dimension of a dropout mask.
+    pub heads: i64,
+    /// Probability with which an attention weight is dropped in training; 0: no mask is wanted.
+    pub dropout: f64,
+    /// Whether neighbors' `dt` counts from the root's time or from the neighbor's own last update.
+    pub root_time: bool,
+}
+
+/// A temporal graph network as the trainer sees it.
+pub trait Model: Send {
+    /// What the pipeline must keep and read for this model.
+    fn spec(&self) -> StateSpec;
+
+    /// Values and gradients.
+    fn parameters(&self) -> &Parameters;
+
+    /// Values and gradients, for the optimizer and for checkpoints.
+    fn parameters_mut(&mut self) -> &mut Parameters;
+
+    /// Applies pending mail and embeds the roots.
+    fn embed(&self, input: &ModelInput, mode: Mode) -> Embedded;
+
+    /// Scores pairs of embeddings and differentiates the loss down to `z`.
+    ///
+    /// * `z`: `[R, D_emb]` float, taken as a leaf: whatever graph it has is left alone.
+    ///
+    /// *Adds* the decoder's gradients to `parameters().grads()`.
+    fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored;
+
+    /// Logits `([B], [B * n])` without any gradient.
+    fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor);
+
+    /// Differentiates the encoder: *adds* the gradients of `sum(z * grad_z)` to `parameters().grads()`.
+    ///
+    /// * `grad_z`: `[R, D_emb]` float: d loss / d z, from [`Model::score`] or from the ranks that used the embeddings.
+    fn backward(&mut self, embedded: Embedded, grad_z: &Tensor);
+
+    /// The time code to be stored with mails.
+    ///
+    /// * `dt`: `[Q]` float, seconds.
+    /// * returns `[Q, D_t]` float, without graph.
+    fn encode_mail_time(&self, dt: &Tensor) -> Tensor;
+}

@@ -1,0 +1,266 @@
+//! Parameters and their gradients: two flat buffers of P numbers, and named views into them.
+//!
+//! One buffer serves the optimizer, the gradient exchange, checkpoints and hashes alike; a view is a leaf that requires
+//! gradient and shares its numbers with the buffer. Order is the order of declaration, fixed by the model's configuration.
+//! Initial values are drawn in `f64`, keyed by name and index, and rounded to `f32` in either kind, so an `f64` model starts
+//! where its `f32` twin does. Absent on purpose: `.grad()` of the leaves, which would be a second copy of the gradients.
+
+use std::ops::Index;
+
+use tch::{Device, Kind, Tensor, no_grad};
+
+use crate::error::{Error, Result};
+
+/// Source of initial parameters: a pure function of the parameter's name and the element's row-major index.
+pub trait Draw {
+    /// Uniform in `[0, 1)`.
+    fn uniform(&self, name: &str, index: u64) -> f64;
+    /// Standard normal.
+    fn normal(&self, name: &str, index: u64) -> f64;
+}
+
+/// Distribution of a parameter's initial values.
+#[derive(Clone, Debug)]
+pub enum Init {
+    /// One value everywhere.
+    Constant(f64),
+    /// Uniform in `(-bound, bound)`.
+    Uniform(f64),
+    /// Normal with this standard deviation.
+    Normal(f64),
+    /// Given values, row-major.
+    Values(Vec<f64>),
+}
+
+impl Init {
+    /// Xavier uniform (Glorot and Bengio 2010). The fans are those of the whole matrix when it is stored in blocks.
+    pub fn xavier_uniform(fan_in: i64, fan_out: i64) -> Init {
+        Init::Uniform((6.0 / (fan_in + fan_out) as f64).sqrt())
+    }
+
+    /// Xavier normal.
+    pub fn xavier_normal(fan_in: i64, fan_out: i64) -> Init {
+        Init::Normal((2.0 / (fan_in + fan_out) as f64).sqrt())
+    }
+
+    /// Uniform within `1 / sqrt(fan)`: PyTorch's choice for biases and recurrent cells.
+    pub fn inverse_root(fan: i64) -> Init {
+        Init::Uniform((fan as f64).powf(-0.5))
+    }
+
+    fn value(&self, draw: &dyn Draw, name: &str, index: usize) -> f64 {
+        match self {
+            Init::Constant(value) => *value,
+            Init::Uniform(bound) => (draw.uniform(name, index as u64) * 2.0 - 1.0) * bound,
+            Init::Normal(std) => draw.normal(name, index as u64) * std,
+            Init::Values(values) => values[index],
+        }
+    }
+}
+
+/// Handle of one parameter, given out when it is declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ParameterId(usize);
+
+struct Declared {
+    name: String,
+    shape: Vec<i64>,
+    init: Init,
+}
+
+/// Collects declarations; [`Declarations::build`] lays them out in one buffer.
+#[derive(Default)]
+pub struct Declarations(Vec<Declared>);
+
+impl Declarations {
+    /// Declares a parameter; the name must be new.
+    pub fn add(&mut self, name: impl Into<String>, shape: &[i64], init: Init) -> ParameterId {
+        let name = name.into();
+        assert!(self.0.iter().all(|d| d.name != name), "parameter {name} is declared twice");
+        self.0.push(Declared { name, shape: shape.to_vec(), init });
+        ParameterId(self.0.len() - 1)
+    }
+
+    /// How many parameters are declared so far; with [`Declarations::since`], a range of them.
+    pub fn mark(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Those declared since a mark.
+    pub fn since(&self, mark: usize) -> Vec<ParameterId> {
+        (mark..self.0.len()).map(ParameterId).collect()
+    }
+
+    /// Draws every value and makes the buffers.
+    pub fn build(self, kind: Kind, device: Device, draw: &dyn Draw) -> Parameters {
+        let mut flat = Vec::new();
+        for Declared { name, shape, init } in &self.0 {
+            let count = shape.iter().product::<i64>() as usize;
+            flat.extend((0..count).map(|i| init.value(draw, name, i) as f32));
+        }
+        let values = Tensor::from_slice(&flat).to_kind(kind).to_device(device);
+        Parameters::over(values, self.0.into_iter().map(|d| (d.name, d.shape)))
+    }
+}
+
+struct Entry {
+    name: String,
+    shape: Vec<i64>,
+    value: Tensor,
+    grad: Tensor,
+}
+
+/// Values and gradients of a model's parameters.
+pub struct Parameters {
+    values: Tensor,
+    grads: Tensor,
+    entries: Vec<Entry>,
+}
+
+impl Parameters {
+    fn over(values: Tensor, shapes: impl Iterator<Item = (String, Vec<i64>)>) -> Parameters {
+        let grads = values.zeros_like();
+        let mut entries = Vec::new();
+        let mut offset = 0;
+        for (name, shape) in shapes {
+            let count: i64 = shape.iter().product();
+            let view = |flat: &Tensor| flat.narrow(0, offset, count).view(shape.as_slice()).detach();
+            entries.push(Entry { value: view(&values).set_requires_grad(true), grad: view(&grads), name, shape });
+            offset += count;
+        }
+        Parameters { values, grads, entries }
+    }
+
+    /// How many numbers there are: P.
+    pub fn count(&self) -> i64 {
+        self.values.size()[0]
+    }
+
+    /// `[P]` float: all values, in order of [`Parameters::iter`]. Shares its numbers with the views.
+    pub fn values(&self) -> &Tensor {
+        &self.values
+    }
+
+    /// `[P]` float: all gradients, same order.
+    pub fn grads(&self) -> &Tensor {
+        &self.grads
+    }
+
+    /// Names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|e| e.name.as_str())
+    }
+
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.entries.iter().map(|e| (e.name.as_str(), &e.value))
+    }
+
+    /// The value view of a name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.entries.iter().find(|e| e.name == name).map(|e| &e.value)
+    }
+
+    /// The gradient view of a name.
+    pub fn grad(&self, name: &str) -> Option<&Tensor> {
+        self.entries.iter().find(|e| e.name == name).map(|e| &e.grad)
+    }
+
+    /// The name of a parameter.
+    pub fn name(&self, id: ParameterId) -> &str {
+        &self.entries[id.0].name
+    }
+
+    /// The shape of a parameter.
+    pub fn shape(&self, id: ParameterId) -> &[i64] {
+        &self.entries[id.0].shape
+    }
+
+    /// Sets every gradient to zero.
+    pub fn zero_grads(&mut self) {
+        let _ = self.grads.zero_();
+    }
+
+    /// Multiplies every gradient.
+    pub fn scale_grads(&mut self, factor: f64) {
+        let _ = self.grads.g_mul_scalar_(factor);
+    }
+
+    /// Adds gradients to the flat buffer; an undefined one counts as zero.
+    ///
+    /// * `gradients`: as `autograd.grad` returns them, one for each of `ids`, shaped like the parameter.
+    pub fn accumulate(&mut self, ids: &[ParameterId], gradients: &[Tensor]) {
+        assert_eq!(ids.len(), gradients.len(), "one gradient a parameter");
+        for (id, gradient) in ids.iter().zip(gradients) {
+            if gradient.defined() {
+                let _ = self.entries[id.0].grad.g_add_(gradient);
+            }
+        }
+    }
+
+    /// Differentiates a scalar by some parameters, adds the results to the flat gradient, and returns the gradient at one more
+    /// leaf if asked.
+    pub fn differentiate(&mut self, scalar: &Tensor, ids: &[ParameterId], leaf: Option<&Tensor>) -> Option<Tensor> {
+        let inputs: Vec<&Tensor> = ids.iter().map(|id| &self.entries[id.0].value).chain(leaf).collect();
+        let mut gradients = Tensor::run_backward(&[scalar], &inputs, false, false);
+        let at_leaf = leaf.and_then(|_| gradients.pop());
+        self.accumulate(ids, &gradients);
+        at_leaf
+    }
+
+    /// Overwrites the values of one parameter.
+    ///
+    /// * `value`: shaped like the parameter, of any kind and device.
+    ///
+    /// # Errors
+    /// If there is no such parameter, or the shape is another.
+    pub fn set(&mut self, name: &str, value: &Tensor) -> Result<()> {
+        let Some(entry) = self.entries.iter_mut().find(|e| e.name == name) else {
+            return Err(Error::UnknownParameter { name: name.into() });
+        };
+        if value.size() != entry.shape {
+            let (expected, got) = (entry.shape.clone(), value.size());
+            return Err(Error::ParameterShape { name: name.into(), expected, got });
+        }
+        no_grad(|| entry.value.copy_(value));
+        Ok(())
+    }
+
+    /// Overwrites all values.
+    ///
+    /// * `values`: `[P]`, of any kind and device.
+    ///
+    /// # Errors
+    /// If the length is not P.
+    pub fn set_values(&mut self, values: &Tensor) -> Result<()> {
+        check_count("values", self.count(), values)?;
+        no_grad(|| self.values.copy_(values));
+        Ok(())
+    }
+
+    /// Overwrites all gradients, for instance with their sum over ranks.
+    ///
+    /// * `grads`: `[P]`, of any kind and device.
+    ///
+    /// # Errors
+    /// If the length is not P.
+    pub fn set_grads(&mut self, grads: &Tensor) -> Result<()> {
+        check_count("grads", self.count(), grads)?;
+        self.grads.copy_(grads);
+        Ok(())
+    }
+}
+
+impl Index<ParameterId> for Parameters {
+    type Output = Tensor;
+
+    fn index(&self, id: ParameterId) -> &Tensor {
+        &self.entries[id.0].value
+    }
+}
+
+/// Checks that a flat buffer holds `expected` numbers.
+pub(crate) fn check_count(what: &'static str, expected: i64, flat: &Tensor) -> Result<()> {
+    let got = flat.numel() as i64;
+    if got == expected && flat.dim() == 1 { Ok(()) } else { Err(Error::ParameterCount { what, expected, got }) }
+}

@@ -1,0 +1,326 @@
+//! Temporal Graph Network (Rossi et al., arXiv:2006.10637): memory, messages, updater, embedding, link decoder.
+//!
+//! ```text
+//!  mail ──message──► updater ──► rows ──(+ node features)──► layer 0 ──► .. ──► layer L-1 ──► z ──► decoder ──► logits
+//!                       ▲ own rows                     time code(dt), edge features, neighbors
+//! ```
+//! One step (section 3.6): every row read gets its pending mail applied with the current weights; the roots are embedded and
+//! scored; the pipeline then persists the endpoints' rows and stores the batch's mails. Layer l reads the rows of layer l - 1
+//! for root and neighbors alike, each with weights of its own. Node features are added to rows when read, not stored: as they
+//! are where as wide as the memory, through a learned projection `node.w [D_m, D_v]` otherwise.
+
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor, no_grad};
+
+use crate::attention::AttentionDims;
+use crate::decoder::Decoder;
+use crate::embedding::{Embedding, EmbeddingDims, EmbeddingLayer};
+use crate::error::{Error, Result};
+use crate::input::{Embedded, ModelInput, PairInput, Scored};
+use crate::loss::link_loss;
+use crate::memory_updater::{MemoryUpdater, MessageDims, Updater};
+use crate::message::{Aggregator, MessageTime, aggregate};
+use crate::model::{MailTargets, Mode, Model, Payload, StateSpec};
+use crate::parameters::{Declarations, Draw, Init, ParameterId, Parameters};
+use crate::time_encoder::{TimeEncoder, TimeEncoding};
+
+/// Kind of every float in the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dtype {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// 64 bits: for comparisons.
+    F64,
+}
+
+impl Dtype {
+    /// The tensors' kind.
+    pub fn kind(self) -> Kind {
+        match self {
+            Dtype::F32 => Kind::Float,
+            Dtype::F64 => Kind::Double,
+        }
+    }
+}
+
+/// The `[model]` table, without `name`. The default is the preset `tidemill`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TgnConfig {
+    /// D_m
+    pub memory_dim: i64,
+    /// D_t
+    pub time_dim: i64,
+    /// D_emb
+    pub embedding_dim: i64,
+    /// L: embedding layers, one hop each.
+    pub layers: usize,
+    /// H: attention heads.
+    pub heads: i64,
+    /// Probability of dropping an attention weight in training.
+    pub dropout: f64,
+    /// Kind of every float.
+    pub dtype: Dtype,
+    /// Whether the time encoder is trained.
+    pub time_encoder: TimeEncoding,
+    /// When a mail's time is encoded.
+    pub message_time: MessageTime,
+    /// How several mails of a batch to one node become one message.
+    pub aggregator: Aggregator,
+    /// The recurrent cell.
+    pub updater: Updater,
+    /// The embedding module.
+    pub embedding: Embedding,
+    /// Whether embeddings depend on the time at which they are asked for.
+    pub root_time: bool,
+}
+
+impl Default for TgnConfig {
+    fn default() -> TgnConfig {
+        TgnConfig {
+            memory_dim: 100,
+            time_dim: 100,
+            embedding_dim: 100,
+            layers: 1,
+            heads: 2,
+            dropout: 0.1,
+            dtype: Dtype::F32,
+            time_encoder: TimeEncoding::Fixed,
+            message_time: MessageTime::Applied,
+            aggregator: Aggregator::Last,
+            updater: Updater::Gru,
+            embedding: Embedding::Attention,
+            root_time: true,
+        }
+    }
+}
+
+impl TgnConfig {
+    /// Refuses what no model can be.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`], naming the key and the mend.
+    pub fn validate(&self) -> Result<()> {
+        for (key, width) in
+            [("memory_dim", self.memory_dim), ("time_dim", self.time_dim), ("embedding_dim", self.embedding_dim)]
+        {
+            require(width > 0, key, width, "a width is positive", "write 1 or more, such as 100")?;
+        }
+        require(self.layers > 0, "layers", self.layers, "there is no embedding without a layer", "write 1 or 2")?;
+        require((0.0..1.0).contains(&self.dropout), "dropout", self.dropout, "it is a probability below 1", "write 0.1")?;
+        require(self.heads > 0, "heads", self.heads, "attention has at least one head", "write 1 or 2")?;
+        match self.embedding {
+            Embedding::Attention => self.validate_heads(),
+            Embedding::Sum => Ok(()),
+            Embedding::Identity | Embedding::Time => self.validate_row_embedding(),
+        }
+    }
+
+    fn validate_heads(&self) -> Result<()> {
+        for (layer, width) in (0..self.layers.min(2)).map(|l| (l, self.row_dim(l) + self.time_dim)) {
+            let reason = format!("layer {layer} attends in {width} dimensions (row + time_dim), which it does not divide");
+            let heads = (1..=self.heads).rev().find(|h| width % h == 0).unwrap_or(1);
+            require(width % self.heads == 0, "heads", self.heads, &reason, &format!("write {heads}, or change time_dim"))?;
+        }
+        Ok(())
+    }
+
+    fn validate_row_embedding(&self) -> Result<()> {
+        let (memory, reason) = (self.memory_dim, "this embedding is the memory row, whose width is memory_dim");
+        require(
+            self.embedding_dim == memory,
+            "embedding_dim",
+            self.embedding_dim,
+            reason,
+            &format!("write {memory}, or embedding = \"attention\""),
+        )?;
+        let reason = "this embedding reads no neighbors";
+        require(self.layers == 1, "layers", self.layers, reason, "write 1, or embedding = \"attention\"")?;
+        let dated = self.embedding == Embedding::Time && !self.root_time;
+        let reason = "the time embedding is a function of the root's time";
+        require(!dated, "root_time", self.root_time, reason, "write true, or embedding = \"identity\"")
+    }
+
+    /// Width of the rows that layer `l` reads.
+    fn row_dim(&self, layer: usize) -> i64 {
+        if layer == 0 { self.memory_dim } else { self.embedding_dim }
+    }
+
+    fn attention_dims(&self, layer: usize, edge_dim: i64) -> AttentionDims {
+        AttentionDims {
+            row: self.row_dim(layer),
+            edge: edge_dim,
+            time: self.time_dim,
+            heads: self.heads,
+            dropout: self.dropout,
+            root_time: self.root_time,
+        }
+    }
+}
+
+fn require(
+    holds: bool,
+    key: &'static str,
+    value: impl std::fmt::Display,
+    reason: &str,
+    mend: &str,
+) -> Result<()> {
+    let error = || Error::InvalidConfig { key, value: value.to_string(), reason: reason.into(), mend: mend.into() };
+    if holds { Ok(()) } else { Err(error()) }
+}
+
+/// Widths of the stream's features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeatureDims {
+    /// D_e, 0 for none.
+    pub edge: i64,
+    /// D_v, 0 for none.
+    pub node: i64,
+}
+
+/// The model.
+pub struct Tgn {
+    config: TgnConfig,
+    features: FeatureDims,
+    parameters: Parameters,
+    time: TimeEncoder,
+    node_projection: Option<ParameterId>,
+    updater: MemoryUpdater,
+    layers: Vec<EmbeddingLayer>,
+    decoder: Decoder,
+    encoder_ids: Vec<ParameterId>,
+    decoder_ids: Vec<ParameterId>,
+}
+
+impl Tgn {
+    /// Declares and draws all parameters.
+    ///
+    /// # Errors
+    /// If the configuration is impossible.
+    pub fn new(config: &TgnConfig, features: FeatureDims, draw: &dyn Draw, device: Device) -> Result<Tgn> {
+        config.validate()?;
+        let (kind, d) = (config.dtype.kind(), &mut Declarations::default());
+        let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, kind, device);
+        let node_projection = (features.node > 0 && features.node != config.memory_dim).then(|| {
+            let init = Init::xavier_uniform(features.node, config.memory_dim);
+            d.add("node.w", &[config.memory_dim, features.node], init)
+        });
+        let (memory, time_dim) = (config.memory_dim, config.time_dim);
+        let message = MessageDims { memory, payload: memory, edge: features.edge, time: time_dim };
+        let updater = MemoryUpdater::declare(d, config.updater, message);
+        let layers = (0..config.layers).map(|l| {
+            let dims = EmbeddingDims { attention: config.attention_dims(l, features.edge), out: config.embedding_dim };
+            EmbeddingLayer::declare(d, &format!("layer{l}"), config.embedding, dims)
+        });
+        let layers = layers.collect();
+        let mark = d.mark();
+        let decoder = Decoder::declare(d, config.embedding_dim);
+        let (encoder_ids, decoder_ids) = (d.since(0)[..mark].to_vec(), d.since(mark));
+        let parameters = std::mem::take(d).build(kind, device, draw);
+        let config = config.clone();
+        Ok(Tgn { config, features, parameters, time, node_projection, updater, layers, decoder, encoder_ids, decoder_ids })
+    }
+
+    /// The configuration it was made with.
+    pub fn config(&self) -> &TgnConfig {
+        &self.config
+    }
+
+    /// Rows with pending mail applied, `[N, D_m]`.
+    fn updated_rows(&self, input: &ModelInput) -> Tensor {
+        let mail = &input.mail;
+        if mail.row.size()[0] == 0 {
+            return input.memory.shallow_clone();
+        }
+        let p = &self.parameters;
+        let code = match &mail.code {
+            Some(code) => code.shallow_clone(),
+            None => self.time.encode(p, &mail.dt),
+        };
+        let own = input.memory.index_select(0, &mail.row); // [M, D_m]
+        let updated = self.updater.forward(p, &own, &aggregate(mail, code));
+        input.memory.index_copy(0, &mail.row, &updated)
+    }
+
+    fn with_node_features(&self, rows: &Tensor, features: Option<&Tensor>) -> Tensor {
+        match (features, self.node_projection) {
+            (Some(features), Some(w)) => rows.addmm(features, &self.parameters[w].tr()),
+            (Some(features), None) => rows + features,
+            (None, _) => rows.shallow_clone(),
+        }
+    }
+
+    fn forward(&self, input: &ModelInput) -> Embedded {
+        assert_eq!(input.layers.len(), self.layers.len(), "one layer of roots for each layer of the model");
+        let rows = self.updated_rows(input);
+        let mut x = self.with_node_features(&rows, input.node_features.as_ref());
+        for (layer, roots) in self.layers.iter().zip(&input.layers) {
+            x = layer.forward(&self.parameters, &self.time, &x, roots);
+        }
+        Embedded { z: x, rows }
+    }
+}
+
+impl Model for Tgn {
+    fn spec(&self) -> StateSpec {
+        let c = &self.config;
+        let attends = c.embedding == Embedding::Attention;
+        StateSpec {
+            kind: c.dtype.kind(),
+            memory_dim: c.memory_dim,
+            payload: Payload::MemoryRow,
+            payload_dim: c.memory_dim,
+            mail_targets: MailTargets::Endpoints,
+            mail_slots: 1,
+            aggregator: c.aggregator,
+            stored_time_code: (c.message_time == MessageTime::Stored).then_some(c.time_dim),
+            edge_dim: self.features.edge,
+            node_dim: self.features.node,
+            embedding_dim: c.embedding_dim,
+            layers: if matches!(c.embedding, Embedding::Identity | Embedding::Time) { 0 } else { c.layers },
+            heads: c.heads,
+            dropout: if attends { c.dropout } else { 0.0 },
+            root_time: c.root_time,
+        }
+    }
+
+    fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    fn parameters_mut(&mut self) -> &mut Parameters {
+        &mut self.parameters
+    }
+
+    fn embed(&self, input: &ModelInput, mode: Mode) -> Embedded {
+        match mode {
+            Mode::Train => self.forward(input),
+            Mode::Eval => no_grad(|| self.forward(input)),
+        }
+    }
+
+    fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {
+        let z = z.detach().set_requires_grad(true);
+        let (positive, negative) = self.decoder.forward(&self.parameters, &z, pairs);
+        let loss = link_loss(&positive, &negative, pairs.events, pairs.loss);
+        let grad_z = self.parameters.differentiate(&loss, &self.decoder_ids, Some(&z)).expect("z was asked for");
+        Scored { positive: positive.detach(), negative: negative.detach(), loss: loss.double_value(&[]), grad_z }
+    }
+
+    fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
+        no_grad(|| self.decoder.forward(&self.parameters, z, pairs))
+    }
+
+    fn backward(&mut self, embedded: Embedded, grad_z: &Tensor) {
+        if embedded.z.requires_grad() {
+            let product = (embedded.z * grad_z).sum(self.config.dtype.kind());
+            self.parameters.differentiate(&product, &self.encoder_ids, None);
+        }
+    }
+
+    fn encode_mail_time(&self, dt: &Tensor) -> Tensor {
+        no_grad(|| self.time.encode(&self.parameters, dt))
+    }
+}

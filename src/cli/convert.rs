@@ -1,0 +1,51 @@
+//! `tidemill convert`: any supported file to the event stream.
+
+use super::{load, print, refuse_existing};
+use crate::error::Result;
+use std::path::PathBuf;
+
+/// Convert a file of events to an Arrow event stream, which loads at once and needs little memory.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tidemill convert wikipedia.csv.gz wikipedia.arrow
+  tidemill convert collegemsg.csv messages.arrow --random-features 172 --seed 1")]
+pub(super) struct Args {
+    /// File of events, in any supported format
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+
+    /// Event stream to write
+    #[arg(value_name = "OUT.arrow")]
+    output: PathBuf,
+
+    /// Replaces the edge features by D standard normal numbers an event
+    #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    random_features: Option<u32>,
+
+    /// Seed of the random features
+    #[arg(long, value_name = "S", default_value_t = 0, requires = "random_features")]
+    seed: u64,
+
+    /// Prints results and errors only
+    #[arg(long)]
+    pub(super) quiet: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> Result<()> {
+    refuse_existing(&args.output)?;
+    let mut stream = load(&args.input)?;
+    if let Some(width) = args.random_features {
+        stream = stream.with_random_features(width as usize, args.seed)?;
+    }
+    stream.write(&args.output)?;
+    print(&format!(
+        "{}: {} events, {} nodes, {} edge features, sha256 {}\n",
+        args.output.display(),
+        stream.len(),
+        stream.nodes(),
+        stream.feature_dim(),
+        stream.hash()
+    ))
+}

@@ -1,0 +1,101 @@
+//! The command line: one file per command. Results go to standard output, everything else to standard error.
+
+mod convert;
+mod eval;
+mod generate;
+mod inspect;
+mod table;
+mod train;
+
+use crate::error::{Error, Result};
+use clap::{Parser, Subcommand};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use tidemill_data::dataset::DataConfig;
+use tidemill_data::stream::EventStream;
+
+/// Trains memory-based temporal graph neural networks on event streams.
+#[derive(Debug, Parser)]
+#[command(name = "tidemill", version, arg_required_else_help = true, after_help = "\
+Example:
+  tidemill generate events.arrow --events 20000 --nodes 2000
+  tidemill train experiments/quickstart.toml --set data.path=events.arrow
+
+Exit codes: 0 done, 1 the run failed, 2 bad input (usage, configuration, data), 3 stopped on request after a checkpoint.")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Train(train::Args),
+    Eval(eval::Args),
+    Inspect(inspect::Args),
+    Convert(convert::Args),
+    Generate(generate::Args),
+}
+
+impl Cli {
+    /// Whether only results and errors are wanted.
+    pub fn quiet(&self) -> bool {
+        match &self.command {
+            Command::Train(args) => args.quiet,
+            Command::Eval(args) => args.quiet,
+            Command::Convert(args) => args.quiet,
+            Command::Generate(args) => args.quiet,
+            Command::Inspect(_) => false,
+        }
+    }
+
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// Whatever ends it; [`Error::exit_code`] says how.
+    pub fn run(self) -> Result<()> {
+        match self.command {
+            Command::Train(args) => train::run(args),
+            Command::Eval(args) => eval::run(args),
+            Command::Inspect(args) => inspect::run(&args),
+            Command::Convert(args) => convert::run(&args),
+            Command::Generate(args) => generate::run(&args),
+        }
+    }
+}
+
+/// Sends log lines to standard error: warnings if `quiet`, else notices too; `RUST_LOG` overrides both.
+pub fn start_logging(quiet: bool) {
+    use tracing_subscriber::EnvFilter;
+    let level = if quiet { "warn" } else { "info" };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).without_time();
+    // Fails only where a program that uses the library has set up logging of its own.
+    let _ = lines.try_init();
+}
+
+/// Reads a stream; what the reader notices is logged.
+fn load(path: &Path) -> Result<EventStream> {
+    Ok(tidemill_data::load(&DataConfig::of(path), &mut |notice| tracing::info!("{notice}"))?)
+}
+
+/// Refuses to write over a file that exists.
+fn refuse_existing(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    Err(Error::Usage {
+        problem: format!("{} exists already", path.display()),
+        mend: "remove it or name another file".to_owned(),
+    })
+}
+
+/// Writes to standard output; a reader that left early (`| head`) is no error.
+fn print(text: &str) -> Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::Io { doing: "write to", path: "standard output".into(), source: error })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,264 @@
+//! Impossible values and combinations, each with its mend.
+//!
+//! One function per table; the first fault ends the check. A key of a mechanism that this release does not have is refused
+//! unless it holds its default, so that nothing is silently ignored.
+
+use super::name::find;
+use super::{Config, Invalid, ModelName};
+use crate::eval::NegativeKind;
+use std::path::{Path, PathBuf};
+use tidemill_data::negative::CandidateRule;
+use toml::Table;
+
+type Check = Result<(), Invalid>;
+
+impl Config {
+    /// Refuses values and combinations that are impossible, or that this release can not honour.
+    ///
+    /// # Errors
+    /// The first one, with its mend.
+    pub fn validate(&self) -> Check {
+        let checks = Checks { config: self, table: self.table() };
+        checks.data()?;
+        checks.split()?;
+        checks.model()?;
+        checks.sampler()?;
+        checks.train()?;
+        checks.optimizer()?;
+        checks.eval()?;
+        checks.pipeline()?;
+        checks.later_releases()
+    }
+
+    /// Refuses a configuration without a stream to read. Apart, since a program may bring its own stream.
+    pub(super) fn require_data(&self) -> Check {
+        Checks { config: self, table: self.table() }.data_path()
+    }
+
+    /// Makes the paths of the configuration absolute, relative to the current folder.
+    pub(super) fn make_paths_absolute(&mut self) {
+        let candidates = match &mut self.eval.candidates {
+            CandidateRule::File(path) => Some(path),
+            _ => None,
+        };
+        let paths: [Option<&mut PathBuf>; 4] = [
+            Some(&mut self.data.path),
+            self.data.node_features.as_mut(),
+            self.split.new_node_file.as_mut(),
+            candidates,
+        ];
+        for path in paths.into_iter().flatten().filter(|path| !path.as_os_str().is_empty()) {
+            if let Ok(full) = std::path::absolute(&*path) {
+                *path = full;
+            }
+        }
+    }
+}
+
+/// Keys of the model that are held against each other.
+const MODEL_WIDTHS: [&str; 6] = [
+    "model.embedding",
+    "model.memory_dim",
+    "model.time_dim",
+    "model.embedding_dim",
+    "model.layers",
+    "model.root_time",
+];
+
+struct Checks<'a> {
+    config: &'a Config,
+    table: Table,
+}
+
+impl Checks<'_> {
+    /// An error for `key` if `wrong`.
+    fn refuse(&self, wrong: bool, key: &'static str, problem: impl Into<String>, mend: impl Into<String>) -> Check {
+        self.refuse_beside(wrong, key, &[], problem, mend)
+    }
+
+    /// An error for `key` if it collides with the keys of `beside`.
+    fn refuse_beside(
+        &self,
+        wrong: bool,
+        key: &'static str,
+        beside: &[&'static str],
+        problem: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Check {
+        if !wrong {
+            return Ok(());
+        }
+        let value = find(&self.table, key).map_or_else(|| "(unset)".to_owned(), ToString::to_string);
+        let (key, beside) = (key.to_owned(), beside.to_vec());
+        Err(Invalid { key, beside, value, problem: problem.into(), mend: mend.into() })
+    }
+
+    fn at_least_one(&self, value: usize, key: &'static str, what: &str) -> Check {
+        self.refuse(value == 0, key, format!("{what} must be at least 1"), "set 1 or more")
+    }
+
+    fn not_negative(&self, value: f64, key: &'static str) -> Check {
+        let wrong = !(value.is_finite() && value >= 0.0);
+        self.refuse(wrong, key, "it must be a finite number, 0 or more", "set 0 or more")
+    }
+
+    fn file_exists(&self, path: Option<&Path>, key: &'static str) -> Check {
+        let wrong = path.is_some_and(|path| !path.is_file());
+        self.refuse(wrong, key, "there is no such file", "give the path of a file that exists")
+    }
+
+    /// A fault found by the data crate.
+    fn data_fault(&self, result: tidemill_data::Result<()>) -> Check {
+        match result {
+            Ok(()) => Ok(()),
+            Err(tidemill_data::Error::Setting { key, mend, .. }) => self.refuse(true, key, "", mend),
+            Err(other) => self.refuse(true, "data.path", other.to_string(), "see the README's section on data"),
+        }
+    }
+
+    fn data(&self) -> Check {
+        let data = &self.config.data;
+        self.data_fault(data.unit().map(|_| ()))?;
+        self.file_exists(data.node_features.as_deref(), "data.node_features")
+    }
+
+    fn data_path(&self) -> Check {
+        self.refuse(
+            self.config.data.path.as_os_str().is_empty(),
+            "data.path",
+            "no event stream is named",
+            "give the file with the events, as in --set data.path=wikipedia.csv.gz",
+        )?;
+        self.data_fault(self.config.data.validate())
+    }
+
+    fn split(&self) -> Check {
+        self.data_fault(self.config.split.validate())?;
+        self.file_exists(self.config.split.new_node_file.as_deref(), "split.new_node_file")
+    }
+
+    fn model(&self) -> Check {
+        let model = &self.config.model;
+        self.refuse(
+            model.name != ModelName::Tgn,
+            "model.name",
+            format!("the model {} comes with a later release", model.name.name()),
+            "set \"tgn\"",
+        )?;
+        let Err(error) = model.tgn.validate() else { return Ok(()) };
+        let tidemill_models::Error::InvalidConfig { key, value, reason, mend } = error else {
+            return self.refuse(true, "model.name", error.to_string(), "change the [model] table");
+        };
+        let beside = MODEL_WIDTHS.to_vec();
+        Err(Invalid { key: format!("model.{key}"), beside, value, problem: reason, mend })
+    }
+
+    fn sampler(&self) -> Check {
+        let (sampler, layers) = (&self.config.sampler, self.config.model.tgn.layers);
+        self.refuse_beside(
+            sampler.neighbors.len() != layers,
+            "sampler.neighbors",
+            &["model.layers"],
+            format!("it has {} numbers for model.layers = {layers}", sampler.neighbors.len()),
+            format!("give one number per layer, the top layer's first, as in {:?}", vec![10; layers]),
+        )?;
+        self.refuse(
+            sampler.neighbors.iter().any(|&k| k == 0 || k > usize::from(u16::MAX)),
+            "sampler.neighbors",
+            "a root has from 1 to 65535 neighbors",
+            "set numbers in that range (10 is usual)",
+        )
+    }
+
+    fn train(&self) -> Check {
+        let train = &self.config.train;
+        self.at_least_one(train.epochs as usize, "train.epochs", "the number of epochs")?;
+        self.refuse(
+            train.batch_size == 0 || train.batch_size > u32::MAX as usize / 4,
+            "train.batch_size",
+            "a batch holds at least one event and at most a quarter of 2^32",
+            "set 1 or more (200 is usual)",
+        )?;
+        self.not_negative(train.max_seconds, "train.max_seconds")?;
+        self.at_least_one(train.keep_checkpoints, "train.keep_checkpoints", "the number of checkpoints kept")?;
+        self.refuse(
+            matches!(train.negatives, CandidateRule::StreamDestinations),
+            "train.negatives",
+            "destinations of the whole stream would show training what comes later",
+            "set \"train_destinations\", \"id_range\" or \"all_nodes\"",
+        )?;
+        self.refuse(
+            matches!(train.negatives, CandidateRule::File(_)),
+            "train.negatives",
+            "a file's candidates are for evaluation",
+            "set \"train_destinations\", \"id_range\" or \"all_nodes\"",
+        )
+    }
+
+    fn optimizer(&self) -> Check {
+        let train = &self.config.train;
+        self.not_negative(train.lr, "train.lr")?;
+        self.not_negative(train.weight_decay, "train.weight_decay")?;
+        self.refuse(
+            train.clip_norm.is_some_and(|norm| norm.is_nan() || norm <= 0.0),
+            "train.clip_norm",
+            "a gradient can not be cut to that length",
+            "set a number above 0, or leave it out to clip nothing",
+        )
+    }
+
+    fn eval(&self) -> Check {
+        let eval = &self.config.eval;
+        self.refuse(
+            eval.negatives != NegativeKind::Random,
+            "eval.negatives",
+            "historical, inductive and one-vs-many negatives come with a later release",
+            "set \"random\"",
+        )?;
+        match &eval.candidates {
+            CandidateRule::File(path) => self.file_exists(Some(path), "eval.candidates"),
+            _ => Ok(()),
+        }
+    }
+
+    fn pipeline(&self) -> Check {
+        self.refuse(
+            self.config.pipeline.staleness > 0,
+            "pipeline.staleness",
+            "batches that run ahead of the commits come with a later release; this one is exact",
+            "set 0",
+        )
+    }
+
+    /// Tables whose mechanism is not made yet, and keys of others that do nothing yet.
+    fn later_releases(&self) -> Check {
+        let default = Config::default().table();
+        for (table, mechanism) in LATER {
+            for key in super::schema::all_keys() {
+                if !(key == *table || key.starts_with(&format!("{table}."))) {
+                    continue;
+                }
+                if find(&self.table, &key) != find(&default, &key) {
+                    let usual = find(&default, &key).map_or_else(|| "unset".to_owned(), ToString::to_string);
+                    let value = find(&self.table, &key).map_or_else(|| "(unset)".to_owned(), ToString::to_string);
+                    let problem = format!("{mechanism} comes with a later release");
+                    return Err(Invalid { key, beside: Vec::new(), value, problem, mend: format!("leave it at {usual}") });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tables or keys that must hold their defaults, and what they belong to.
+const LATER: &[(&str, &str)] = &[
+    ("partition", "partitioning over ranks"),
+    ("dependency", "sharing rows between ranks"),
+    ("sync", "syncing rows between ranks"),
+    ("replay", "replay of other ranks' events"),
+    ("gradient", "exchanging gradients between ranks"),
+    ("comm", "communication between ranks"),
+    ("pipeline.queue_min", "queues between stages"),
+    ("pipeline.queue_max", "queues between stages"),
+    ("pipeline.adapt_every_s", "queues between stages"),
+];

@@ -1,0 +1,123 @@
+//! Scores of a split and what is made of them.
+//!
+//! Scores are kept in event order and ranked at the end, so a metric does not depend on how a split was cut into batches but
+//! for the means over batches, whose batches are the global ones. Logits are ranked, not probabilities: a sigmoid in f32
+//! makes ties where there are none.
+
+use super::{Average, LinkMetrics, LinkScores, NewNode, NonFiniteScore};
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+use tidemill_data::id::EventId;
+use tidemill_data::node_set::NodeSet;
+use tidemill_data::stream::EventStream;
+
+/// Logits of a split's events, batch by batch.
+#[derive(Clone, Debug, Default)]
+pub struct SplitScores {
+    batches: Vec<BatchScores>,
+    /// Seconds it took.
+    pub seconds: f64,
+}
+
+/// Logits of one global batch.
+#[derive(Clone, Debug)]
+struct BatchScores {
+    events: Vec<EventId>,
+    positive: Vec<f64>,
+    negative: Vec<f64>,
+}
+
+impl SplitScores {
+    /// Adds a batch.
+    ///
+    /// * `positive`: `[B]` logits. * `negative`: `[B * n]` logits, event after event.
+    ///
+    /// # Errors
+    /// A logit that is not finite.
+    pub fn push(&mut self, events: &[EventId], positive: &Tensor, negative: &Tensor) -> Result<(), NonFiniteScore> {
+        let batch = BatchScores { events: events.to_vec(), positive: values(positive), negative: values(negative) };
+        LinkScores::new().push(&batch.positive, &batch.negative)?;
+        self.batches.push(batch);
+        Ok(())
+    }
+
+    /// Events scored.
+    pub fn events(&self) -> usize {
+        self.batches.iter().map(|batch| batch.events.len()).sum()
+    }
+
+    /// Every event with its logit and those of its negatives, in event order.
+    pub fn iter(&self) -> impl Iterator<Item = (EventId, f64, &[f64])> {
+        self.batches.iter().flat_map(|batch| {
+            let per_event = batch.negative.len() / batch.events.len().max(1);
+            let of = move |(i, &event): (usize, &EventId)| {
+                (event, batch.positive[i], &batch.negative[i * per_event..(i + 1) * per_event])
+            };
+            batch.events.iter().enumerate().map(of)
+        })
+    }
+
+    /// AP and AUC of all events.
+    pub fn metrics(&self) -> LinkMetrics {
+        self.metrics_where(|_| true).unwrap_or_default()
+    }
+
+    /// AP and AUC of the events that satisfy a condition, with their own negatives; `None` if there are none.
+    pub fn metrics_where(&self, keep: impl Fn(EventId) -> bool) -> Option<LinkMetrics> {
+        let mut all = LinkScores::new();
+        for batch in &self.batches {
+            let per_event = batch.negative.len() / batch.events.len().max(1);
+            let (mut positive, mut negative) = (Vec::new(), Vec::new());
+            for (i, _) in batch.events.iter().enumerate().filter(|(_, event)| keep(**event)) {
+                positive.push(batch.positive[i]);
+                negative.extend_from_slice(&batch.negative[i * per_event..(i + 1) * per_event]);
+            }
+            all.push(&positive, &negative).expect("scores were checked as they came");
+        }
+        (all.positives() > 0).then(|| all.finish())
+    }
+}
+
+/// What a split's scores give.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SplitMetrics {
+    /// All events.
+    #[serde(flatten)]
+    pub links: LinkMetrics,
+    /// Events with a node that training did not see.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub new_node: Option<LinkMetrics>,
+    /// Events.
+    pub events: u64,
+    /// Seconds it took.
+    pub seconds: f64,
+}
+
+impl SplitMetrics {
+    /// Metrics of a pass, new nodes among them if they are scored as a subset.
+    pub fn of(scores: &SplitScores, stream: &EventStream, new_nodes: &NodeSet, rule: NewNode) -> SplitMetrics {
+        let new_node = match rule {
+            NewNode::Subset => scores.metrics_where(|event| touches(stream, new_nodes, event)),
+            NewNode::SeparatePass | NewNode::Off => None,
+        };
+        SplitMetrics { links: scores.metrics(), new_node, events: scores.events() as u64, seconds: scores.seconds }
+    }
+
+    /// Average precision, averaged as asked.
+    pub fn ap(&self, average: Average) -> f64 {
+        match average {
+            Average::Pooled => self.links.ap,
+            Average::Batch => self.links.ap_batch_mean,
+        }
+    }
+}
+
+/// Whether an endpoint of the event is among `nodes`.
+pub fn touches(stream: &EventStream, nodes: &NodeSet, event: EventId) -> bool {
+    nodes.contains(stream.source(event)) || nodes.contains(stream.destination(event))
+}
+
+fn values(tensor: &Tensor) -> Vec<f64> {
+    Vec::try_from(tensor.to_kind(tch::Kind::Double).to_device(tch::Device::Cpu).contiguous().view([-1]))
+        .expect("a flat f64 tensor on the CPU")
+}

@@ -1,0 +1,244 @@
+//! Sampling temporal neighborhoods: which past events each root of a batch sees, hop by hop.
+//!
+//! Strategies are [`Strategy::Recent`] (TGN, arXiv:2006.10637) and [`Strategy::Uniform`] (TGAT, arXiv:2002.07962). What is
+//! *visible* to a root (v, t) is the same for both, and is a prefix of v's row of the [`Tcsr`]: entries with a time strictly
+//! before t and, under `same_batch = "hidden"`, of events before the global batch's first.
+//!
+//! Invariants:
+//! - Every sampled edge is strictly earlier than its root. Times are compared as i64 ticks.
+//! - Each (node, time) is sampled once per hop, each node read once; logical roots and slots point there (see [`block`]).
+//! - What is sampled for a root is a pure function of the graph, the root, the batch's first event and the key: it depends on no
+//!   other root of the batch, no thread, no rank and nothing sampled before.
+//! - In steady state, with a reused [`Sample`] and [`SampleScratch`], nothing is allocated.
+//!
+//! Neighbors of distinct roots are found in parallel; numbering is serial, since first-seen order is what makes it canonical.
+//!
+//! Absent on purpose: a table of each node's latest K events (a prefix's tail is that already), features, and negatives.
+
+pub mod block;
+pub mod config;
+mod dedup;
+pub mod hash;
+mod recent;
+#[cfg(test)]
+mod tests;
+mod uniform;
+
+pub use block::{Hop, Root, Sample};
+pub use config::{HopTime, SameBatch, SamplerConfig, SamplerConfigError, Strategy};
+pub use hash::{Role, SampleHash};
+
+use crate::graph::{Entry, Tcsr};
+use block::Slots;
+use dedup::{NodeTable, RootTable};
+use rayon::prelude::*;
+use std::sync::Arc;
+use tidemill_data::id::{EventId, NodeId, Timestamp};
+use tidemill_data::philox::Key;
+use tidemill_data::stream::Tick;
+
+/// Roots that one task samples.
+const CHUNK: usize = 128;
+/// With fewer slots than this, starting tasks costs more than it saves.
+const SERIAL_BELOW: usize = 1 << 13;
+
+/// Samples neighbors from one graph by one configuration. Shared by all threads.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    config: SamplerConfig,
+    graph: Arc<Tcsr>,
+    tick: Tick,
+    pool: Option<Arc<rayon::ThreadPool>>,
+    serial_below: usize,
+}
+
+/// Tables that a caller keeps from batch to batch, so that sampling allocates nothing. Holds 8 bytes per node of the graph.
+#[derive(Clone, Debug, Default)]
+pub struct SampleScratch {
+    roots: RootTable,
+    rows: NodeTable,
+}
+
+impl Sampler {
+    /// A sampler on the current rayon pool. `tick` is the stream's: draws are keyed by nanoseconds.
+    ///
+    /// # Panics
+    /// If the configuration is not valid.
+    pub fn new(config: &SamplerConfig, graph: Arc<Tcsr>, tick: Tick) -> Sampler {
+        config.validate().expect("a sampler's configuration is validated before use");
+        Sampler { config: config.clone(), graph, tick, pool: None, serial_below: SERIAL_BELOW }
+    }
+
+    /// The same sampler on `pool`.
+    pub fn with_pool(mut self, pool: Arc<rayon::ThreadPool>) -> Sampler {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &SamplerConfig {
+        &self.config
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Arc<Tcsr> {
+        &self.graph
+    }
+
+    /// Samples for the logical `roots`, repeats included.
+    ///
+    /// * `first_event`: the first event of the *global* batch; what `same_batch = "hidden"` hides starts there.
+    /// * `key`: purpose `Neighbor`, narrowed to epoch and batch; read by `uniform` alone.
+    ///
+    /// # Panics
+    /// If a root's node is not in the graph, or its `before` exceeds the node's degree.
+    pub fn sample(&self, roots: &[Root], first_event: EventId, key: Key, scratch: &mut SampleScratch) -> Sample {
+        let mut sample = Sample::default();
+        self.sample_into(roots, first_event, key, scratch, &mut sample);
+        sample
+    }
+
+    /// As [`Sampler::sample`], into buffers at hand.
+    ///
+    /// # Panics
+    /// As [`Sampler::sample`].
+    pub fn sample_into(&self, roots: &[Root], first_event: EventId, key: Key, scratch: &mut SampleScratch, sample: &mut Sample) {
+        let Sample { hops, root_of, rows } = sample;
+        hops.resize_with(self.config.hops(), Hop::default);
+        number_roots(roots, &mut hops[0].roots, root_of, &mut scratch.roots);
+        for (h, &fanout) in self.config.neighbors.iter().enumerate() {
+            let (upper, lower) = hops.split_at_mut(h + 1);
+            let hop = &mut upper[h];
+            hop.resize(fanout);
+            self.select(h as u32, hop, first_event, key);
+            match lower.first_mut() {
+                Some(next) => self.descend(hop, &mut next.roots, &mut scratch.roots),
+                None => number_rows(hop, self.graph.nodes(), rows, &mut scratch.rows),
+            }
+        }
+    }
+
+    /// Finds the neighbors of all roots of hop `h`, in parallel if they are many.
+    fn select(&self, h: u32, hop: &mut Hop, first_event: EventId, key: Key) {
+        let (k, draw) = (hop.fanout, Draw { h, first_event, key });
+        if hop.neighbor.len() < self.serial_below {
+            let part = Part {
+                roots: &mut hop.roots,
+                count: &mut hop.count,
+                neighbor: &mut hop.neighbor,
+                event: &mut hop.event,
+                time: &mut hop.time,
+            };
+            return self.select_part(part, k, draw);
+        }
+        let mut run = || {
+            let columns = (
+                hop.roots.par_chunks_mut(CHUNK),
+                hop.count.par_chunks_mut(CHUNK),
+                hop.neighbor.par_chunks_mut(CHUNK * k),
+                hop.event.par_chunks_mut(CHUNK * k),
+                hop.time.par_chunks_mut(CHUNK * k),
+            );
+            columns.into_par_iter().for_each(|(roots, count, neighbor, event, time)| {
+                self.select_part(Part { roots, count, neighbor, event, time }, k, draw);
+            });
+        };
+        match &self.pool {
+            Some(pool) => pool.install(run),
+            None => run(),
+        }
+    }
+
+    fn select_part(&self, part: Part<'_>, k: usize, draw: Draw) {
+        // Apart from the copying below, so that many roots' cache misses are under way at once.
+        for root in &mut *part.roots {
+            root.before = Some(root.before.unwrap_or_else(|| self.graph.search(root.node, root.time)));
+        }
+        let slots = part.neighbor.chunks_exact_mut(k).zip(part.event.chunks_exact_mut(k)).zip(part.time.chunks_exact_mut(k));
+        for ((root, count), ((neighbor, event), time)) in part.roots.iter().zip(part.count).zip(slots) {
+            let mut slots = Slots { neighbor, event, time };
+            let visible = self.visible(root, draw.first_event);
+            let filled = match self.config.strategy {
+                Strategy::Recent => recent::fill(visible, &mut slots),
+                Strategy::Uniform => {
+                    let key = draw.key.at(root.node.0, self.tick.nanoseconds(root.time), draw.h);
+                    uniform::fill(visible, key, &mut slots)
+                }
+            };
+            slots.clear_from(filled);
+            *count = filled as u16;
+        }
+    }
+
+    /// The entries that a root sees: a prefix of its node's row.
+    #[inline]
+    fn visible(&self, root: &Root, first_event: EventId) -> &[Entry] {
+        let earlier = &self.graph.row(root.node)[..root.before.expect("found for every root first") as usize];
+        match (self.config.same_batch, earlier.last()) {
+            (SameBatch::Hidden, Some(last)) if last.event >= first_event => {
+                &earlier[..earlier.partition_point(|entry| entry.event < first_event)]
+            }
+            _ => earlier,
+        }
+    }
+
+    /// Makes the next hop's roots: this hop's own, then its neighbors in slot order.
+    fn descend(&self, hop: &mut Hop, next: &mut Vec<Root>, table: &mut RootTable) {
+        table.start(next);
+        for (root, below) in hop.roots.iter().zip(&mut hop.below_root) {
+            *below = table.insert(root.node, root.time, next, || root.before);
+        }
+        for (r, root) in hop.roots.iter().enumerate() {
+            let valid = hop.slots(r);
+            for at in valid.clone() {
+                let (node, event) = (hop.neighbor[at], hop.event[at]);
+                hop.below_neighbor[at] = match self.config.hop_time {
+                    HopTime::Edge => {
+                        table.insert(node, hop.time[at], next, || Some(self.graph.far_offset(event, root.node, node)))
+                    }
+                    HopTime::Root => table.insert(node, root.time, next, || None),
+                };
+            }
+            hop.below_neighbor[valid.end..(r + 1) * hop.fanout].fill(0);
+        }
+    }
+}
+
+/// What all roots of a hop are sampled with.
+#[derive(Clone, Copy)]
+struct Draw {
+    h: u32,
+    first_event: EventId,
+    key: Key,
+}
+
+/// Some roots of a hop and their slots.
+struct Part<'a> {
+    roots: &'a mut [Root],
+    count: &'a mut [u16],
+    neighbor: &'a mut [NodeId],
+    event: &'a mut [EventId],
+    time: &'a mut [Timestamp],
+}
+
+/// Numbers the distinct (node, time) among the logical roots.
+fn number_roots(roots: &[Root], distinct: &mut Vec<Root>, root_of: &mut Vec<u32>, table: &mut RootTable) {
+    table.start(distinct);
+    root_of.clear();
+    root_of.extend(roots.iter().map(|root| table.insert(root.node, root.time, distinct, || root.before)));
+}
+
+/// Numbers the distinct nodes of the deepest hop.
+fn number_rows(hop: &mut Hop, nodes: usize, rows: &mut Vec<NodeId>, table: &mut NodeTable) {
+    table.start(nodes, rows);
+    for (root, below) in hop.roots.iter().zip(&mut hop.below_root) {
+        *below = table.insert(root.node, rows);
+    }
+    for r in 0..hop.roots.len() {
+        let valid = hop.slots(r);
+        for at in valid.clone() {
+            hop.below_neighbor[at] = table.insert(hop.neighbor[at], rows);
+        }
+        hop.below_neighbor[valid.end..(r + 1) * hop.fanout].fill(0);
+    }
+}

@@ -1,0 +1,254 @@
+//! Training: [`Trainer::fit`], the one loop.
+//!
+//! An epoch starts from empty memory, trains over the training split in order, then scores the validation split with the
+//! state as training left it. The best epoch's whole state (parameters *and* memory and mail) is what the test split is
+//! scored with, after the validation events have passed through it.
+
+pub mod archive;
+pub mod checkpoint;
+pub mod config;
+mod history;
+mod hooks;
+pub mod durable;
+pub mod metrics_log;
+pub mod peak_rss;
+pub mod progress;
+mod report;
+mod run;
+pub mod run_folder;
+mod setup;
+pub mod signals;
+mod state_hash;
+pub mod summary;
+mod whole_state;
+
+pub use config::TrainConfig;
+pub use history::{EpochRecord, History};
+pub use hooks::{Hooks, TrainedBatch};
+pub use run::Console;
+pub use setup::Passes;
+pub use summary::Summary;
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::eval::{self, SplitScores};
+use crate::pipeline::Pipeline;
+use crate::pipeline::event::Pass;
+use crate::pipeline::state::ReadyBatch;
+use crate::pipeline::sync::SyncStage;
+use crate::stats::Stage;
+use run::Run;
+use std::time::Instant;
+use tidemill_data::split::Split;
+use tidemill_data::stream::EventStream;
+use tidemill_models::input::Scored;
+use tidemill_models::model::{Mode, Model};
+use whole_state::Best;
+
+/// A run: a model, its state, the passes it makes over a stream, and the folder its results go to.
+pub struct Trainer {
+    config: Config,
+    stream: EventStream,
+    split: Split,
+    passes: Passes,
+    model: Box<dyn Model>,
+    pipeline: Pipeline,
+    sync: SyncStage,
+    history: History,
+    best: Option<Best>,
+    device: tch::Device,
+    threads: usize,
+    hooks: Hooks,
+    run: Option<Run>,
+}
+
+/// Why an epoch's loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EpochEnd {
+    Done,
+    OutOfTime,
+}
+
+impl Trainer {
+    /// Trains until the epochs, the patience or the time are used up, then scores the test split with the best state.
+    ///
+    /// # Errors
+    /// A loss or gradient that is not finite, a request to stop (after a checkpoint), and what the run folder's disk refuses.
+    pub fn fit(&mut self) -> Result<Summary> {
+        while !self.history.finished(&self.config.train) {
+            let end = self.train_epoch()?;
+            self.close_epoch()?;
+            if end == EpochEnd::OutOfTime {
+                break;
+            }
+        }
+        self.finish()
+    }
+
+    /// The loop: one pass over the training split, from wherever the history stands in it.
+    fn train_epoch(&mut self) -> Result<EpochEnd> {
+        let pass = self.passes.train(self.history.epoch);
+        let batches = self.history.batch..self.epoch_batches(&pass);
+        if self.history.batch == 0 {
+            self.pipeline.memory_mut().reset();
+        }
+        self.open_bar(&format!("epoch {}", self.history.epoch), &pass, &batches);
+        self.pipeline.start(pass, batches);
+        let mut started = Instant::now();
+        while let Some(batch) = self.pipeline.next_batch() {
+            let forward = Instant::now();
+            let embedded = self.model.embed(&batch.input, Mode::Train); // z [R, D_emb], rows [N, D_m]
+            self.pipeline.commit_state(&batch, &embedded, &*self.model);
+            let scored = self.model.score(&embedded.z, &batch.pairs); // grad_z [R, D_emb]
+            let seen = self.hooks.wants_batches().then(|| embedded.rows.detach());
+            self.model.backward(embedded, &scored.grad_z);
+            self.pipeline.times().add(Stage::Gradient, forward.elapsed());
+
+            let step = Instant::now();
+            let norm = self.sync.exchange(self.model.parameters());
+            self.refuse_non_finite(&batch, &scored, norm)?;
+            if let Some(rows) = seen {
+                let memory = self.pipeline.memory();
+                let parameters = self.model.parameters();
+                self.hooks.batch(&TrainedBatch { epoch: self.history.epoch, plan: &batch.plan, rows: &rows, scored: &scored, parameters, memory });
+            }
+            self.sync.step(self.model.parameters_mut(), self.history.planned_batches);
+            self.pipeline.commit_parameters();
+            self.pipeline.times().add(Stage::Sync, step.elapsed());
+
+            self.history.record(&batch.plan, scored.loss, started.elapsed());
+            started = Instant::now();
+            if self.after_batch(scored.loss, norm)? == EpochEnd::OutOfTime {
+                return Ok(EpochEnd::OutOfTime);
+            }
+        }
+        Ok(EpochEnd::Done)
+    }
+
+    fn epoch_batches(&self, pass: &Pass) -> usize {
+        match self.config.train.max_batches {
+            0 => pass.batches(),
+            most => pass.batches().min(most),
+        }
+    }
+
+    /// A loss or gradient that is not finite ends the run with parameters and state as they were before the batch.
+    fn refuse_non_finite(&mut self, batch: &ReadyBatch, scored: &Scored, norm: f64) -> Result<()> {
+        let what = match (scored.loss.is_finite(), norm.is_finite()) {
+            (true, true) => return Ok(()),
+            (false, _) => "loss",
+            (true, false) => "gradient",
+        };
+        self.model.parameters_mut().zero_grads();
+        self.pipeline.roll_back();
+        self.checkpoint()?;
+        Err(Error::NonFinite { what, epoch: self.history.epoch, batch: batch.plan.batch })
+    }
+
+    /// Logs, checkpoints and stops where the configuration, a signal or the clock says so.
+    fn after_batch(&mut self, loss: f64, norm: f64) -> Result<EpochEnd> {
+        let done = self.history.batch;
+        let every = |n: usize| n > 0 && done.is_multiple_of(n);
+        if every(self.config.train.log_every) {
+            self.log_batch(loss, norm)?;
+        }
+        self.advance_bar(self.history.events_in_epoch, Some(self.history.mean_loss()));
+        if every(self.config.train.checkpoint_every) {
+            self.checkpoint()?;
+        }
+        if self.run.as_ref().is_some_and(|run| run.stop.requested()) {
+            self.checkpoint()?;
+            return Err(Error::Stopped { epoch: self.history.epoch, batch: done });
+        }
+        let limit = self.config.train.max_seconds;
+        let out = limit > 0.0 && self.history.train_seconds() >= limit;
+        Ok(if out { EpochEnd::OutOfTime } else { EpochEnd::Done })
+    }
+
+    /// After an epoch's last batch: hash, validation, the best state so far, the log.
+    fn close_epoch(&mut self) -> Result<()> {
+        let state_hash = state_hash::of(self.model.parameters(), self.sync.optimizer(), self.pipeline.memory());
+        let trained = self.pipeline.memory().read_all();
+        self.close_bar();
+        let val = self.score_split(&self.passes.val.clone())?;
+        let val = eval::SplitMetrics::of(&val, &self.stream, &self.split.new_nodes, self.config.eval.new_node);
+        let epoch = self.history.close_epoch(val, state_hash, self.config.eval.average).clone();
+        if epoch.is_best {
+            self.best = Some(Best::new(epoch.epoch, self.model.parameters(), trained));
+        }
+        self.hooks.epoch(&epoch);
+        self.log_epoch(&epoch)?;
+        if self.config.train.checkpoint_every > 0 {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Scores a pass without training; the state advances by its events.
+    ///
+    /// # Errors
+    /// A score that is not finite.
+    pub fn score_split(&mut self, pass: &Pass) -> Result<SplitScores> {
+        self.open_bar("evaluation", pass, &(0..pass.batches()));
+        self.pipeline.start(pass.clone(), 0..pass.batches());
+        let (mut scores, mut events) = (SplitScores::default(), 0);
+        let started = Instant::now();
+        while let Some(batch) = self.pipeline.next_batch() {
+            let embedded = self.model.embed(&batch.input, Mode::Eval);
+            self.pipeline.commit_state(&batch, &embedded, &*self.model);
+            self.pipeline.commit_parameters();
+            let (positive, negative) = self.model.logits(&embedded.z, &batch.pairs);
+            scores.push(&batch.plan.events, &positive, &negative)?;
+            events += batch.plan.events.len() as u64;
+            self.advance_bar(events, None);
+        }
+        scores.seconds = started.elapsed().as_secs_f64();
+        self.close_bar();
+        Ok(scores)
+    }
+
+    /// Scores the validation and the test split with the best state.
+    ///
+    /// The checkpoint comes first: a run that is given more epochs goes on from the last one, not from the best.
+    fn finish(&mut self) -> Result<Summary> {
+        self.checkpoint()?;
+        self.restore_best()?;
+        let val = self.metrics_of(&self.passes.val.clone())?;
+        let test = self.metrics_of(&self.passes.test.clone())?;
+        self.log("eval", &serde_json::json!({ "epoch": self.best_epoch(), "val": val, "test": test }))?;
+        let summary = self.summarise(&val, &test);
+        if let Some(run) = &mut self.run {
+            run.metrics.flush()?;
+            run.folder.write_summary(&summary)?;
+        }
+        Ok(summary)
+    }
+
+    /// Metrics of a split, scored from the state as it stands; new nodes too, the way the configuration asks.
+    pub fn metrics_of(&mut self, pass: &Pass) -> Result<eval::SplitMetrics> {
+        let separate = self.config.eval.new_node == eval::NewNode::SeparatePass;
+        let new_nodes = if separate { self.score_new_nodes_apart(pass)? } else { None };
+        let scores = self.score_split(pass)?;
+        let mut metrics = eval::SplitMetrics::of(&scores, &self.stream, &self.split.new_nodes, self.config.eval.new_node);
+        if separate {
+            metrics.new_node = new_nodes;
+        }
+        Ok(metrics)
+    }
+
+    /// Scores the events that touch a new node from a copy of the state, which is dropped.
+    fn score_new_nodes_apart(&mut self, pass: &Pass) -> Result<Option<eval::LinkMetrics>> {
+        let touches_new = |&event: &_| eval::touches(&self.stream, &self.split.new_nodes, event);
+        let events: Vec<_> = pass.events.iter().copied().filter(touches_new).collect();
+        if events.is_empty() {
+            return Ok(None);
+        }
+        let kept = self.pipeline.memory().read_all();
+        let scores = self.score_split(&Pass { events: events.into(), ..pass.clone() })?;
+        self.pipeline.memory_mut().restore(&kept);
+        Ok(Some(scores.metrics()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

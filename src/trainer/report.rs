@@ -1,0 +1,81 @@
+//! The summary of a run, from what its parts counted.
+
+use super::summary::{self, Summary};
+use super::{Trainer, peak_rss};
+use crate::device;
+use crate::error::Result;
+use crate::eval::SplitMetrics;
+use crate::stats::Stage;
+
+impl Trainer {
+    /// Number of the epoch with the best validation AP; 0 before there is one.
+    pub fn best_epoch(&self) -> u32 {
+        self.history.best_epoch()
+    }
+
+    /// Scores the validation split and, if `test`, the test split after it, from the state as [`Trainer::open_best`] left it.
+    ///
+    /// # Errors
+    /// A score that is not finite.
+    pub fn score_best(&mut self, test: bool) -> Result<(SplitMetrics, Option<SplitMetrics>)> {
+        let val = self.metrics_of(&self.passes.val.clone())?;
+        let test = if test { Some(self.metrics_of(&self.passes.test.clone())?) } else { None };
+        Ok((val, test))
+    }
+
+    pub(super) fn summarise(&mut self, val: &SplitMetrics, test: &SplitMetrics) -> Summary {
+        let epochs = &self.history.epochs;
+        let train_events: u64 = epochs.iter().map(|epoch| epoch.events).sum();
+        let scored = (val.events + test.events) as f64;
+        let meta = self.stream.meta();
+        Summary {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            preset: self.config.name(),
+            seed: self.config.seed,
+            ranks: 1,
+            threads: self.threads as u32,
+            device: device::name(self.device),
+            dataset: summary::Dataset {
+                name: meta.name.clone(),
+                events: self.stream.len() as u64,
+                nodes: u64::from(self.stream.nodes()),
+                synthetic: meta.synthetic,
+                hash: self.stream.hash(),
+            },
+            splits: summary::Splits {
+                train: self.split.train.len() as u64,
+                val: self.split.val.len() as u64,
+                test: self.split.test.len() as u64,
+            },
+            val: Some(val.clone()),
+            test: Some(test.clone()),
+            epochs: epochs.iter().map(epoch).collect(),
+            train_events_per_s: train_events as f64 / self.history.train_seconds().max(1e-9),
+            eval_events_per_s: scored / (val.seconds + test.seconds).max(1e-9),
+            peak_rss_bytes: peak_rss::peak_rss_bytes().unwrap_or(0),
+            state_hash: epochs.last().map(|epoch| epoch.state_hash.clone()).unwrap_or_default(),
+            sample_hash: self.history.sample_hash.to_string(),
+            stages: self.stages(),
+            ..Summary::default()
+        }
+    }
+
+    fn stages(&mut self) -> Vec<summary::Stage> {
+        let times = *self.pipeline.times();
+        let stage = |stage: Stage| summary::Stage {
+            name: stage.name().to_owned(),
+            busy_s: times.busy(stage).as_secs_f64(),
+            wait_s: 0.0,
+        };
+        Stage::ALL.into_iter().map(stage).collect()
+    }
+}
+
+fn epoch(epoch: &super::EpochRecord) -> summary::Epoch {
+    summary::Epoch {
+        loss: Some(epoch.loss),
+        val_ap: Some(epoch.val_ap),
+        seconds: epoch.seconds,
+        train_events_per_s: epoch.train_events_per_s,
+    }
+}

@@ -1,0 +1,129 @@
+//! Where a run's results go: its folder, its metrics, its checkpoints and the progress on the terminal.
+
+use super::checkpoint::CheckpointStore;
+use super::metrics_log::MetricsLog;
+use super::progress::Progress;
+use super::run_folder::RunFolder;
+use super::signals::StopRequest;
+use super::whole_state::SameRun;
+use super::{EpochRecord, Trainer};
+use crate::error::Result;
+use crate::pipeline::event::Pass;
+use serde_json::json;
+use std::ops::Range;
+use std::path::Path;
+
+/// The outputs of a run.
+pub(super) struct Run {
+    pub(super) folder: RunFolder,
+    pub(super) store: CheckpointStore,
+    pub(super) metrics: MetricsLog,
+    pub(super) progress: Progress,
+    pub(super) stop: StopRequest,
+}
+
+/// How a run shows itself while it lasts.
+#[derive(Clone, Debug, Default)]
+pub struct Console {
+    /// Nothing but results and errors.
+    pub quiet: bool,
+    /// A request to stop, checked after every batch.
+    pub stop: StopRequest,
+}
+
+impl Trainer {
+    /// Gives a new run its folder: `out`, or the next `runs/NAME-N`.
+    ///
+    /// # Errors
+    /// A folder that holds anything, or a disk that refuses.
+    pub fn start_run(&mut self, out: Option<&Path>, name: &str, console: Console) -> Result<()> {
+        let folder = RunFolder::create(out, name)?;
+        folder.write_config(&self.config.to_toml())?;
+        let metrics = folder.create_metrics()?;
+        self.attach(folder, metrics, console);
+        Ok(())
+    }
+
+    /// Goes on with the run in `folder`, from its newest intact checkpoint.
+    ///
+    /// # Errors
+    /// A folder without a checkpoint that can be used.
+    pub fn resume_run(&mut self, folder: &Path, console: Console) -> Result<()> {
+        let folder = RunFolder::open(folder)?;
+        let archive = self.load_checkpoint(&folder, SameRun::Required)?;
+        folder.write_config(&self.config.to_toml())?;
+        let offset = archive.meta["metrics_offset"].as_u64().unwrap_or(0);
+        let metrics = folder.resume_metrics(offset)?;
+        self.attach(folder, metrics, console);
+        Ok(())
+    }
+
+    /// Takes over the best state of the run in `folder`, to score it.
+    ///
+    /// # Errors
+    /// A folder without a checkpoint that can be used.
+    pub fn open_best(&mut self, folder: &Path) -> Result<()> {
+        self.load_checkpoint(&RunFolder::open(folder)?, SameRun::Waived)?;
+        self.restore_best()
+    }
+
+    fn attach(&mut self, folder: RunFolder, metrics: MetricsLog, console: Console) {
+        let store = CheckpointStore::new(folder.checkpoint_dir(), self.config.train.keep_checkpoints);
+        let progress = Progress::new(console.quiet);
+        self.run = Some(Run { folder, store, metrics, progress, stop: console.stop });
+    }
+
+    /// The run's folder, once it has one.
+    pub fn run_folder(&self) -> Option<&Path> {
+        self.run.as_ref().map(|run| run.folder.path())
+    }
+
+    pub(super) fn open_bar(&mut self, label: &str, pass: &Pass, batches: &Range<usize>) {
+        if let Some(run) = &mut self.run {
+            let events = |batch: usize| (batch * pass.batch_size).min(pass.events.len()) as u64;
+            run.progress.start(label, events(batches.end), events(batches.start));
+        }
+    }
+
+    pub(super) fn advance_bar(&mut self, events: u64, loss: Option<f64>) {
+        if let Some(run) = &mut self.run {
+            run.progress.advance(events, loss);
+        }
+    }
+
+    pub(super) fn close_bar(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.progress.finish();
+        }
+    }
+
+    pub(super) fn log_batch(&mut self, loss: f64, norm: f64) -> Result<()> {
+        let record = json!({ "epoch": self.history.epoch, "batch": self.history.batch - 1, "loss": loss, "gradient_norm": norm });
+        self.log("batch", &record)
+    }
+
+    pub(super) fn log_epoch(&mut self, epoch: &EpochRecord) -> Result<()> {
+        self.log("epoch", &serde_json::to_value(epoch).expect("an epoch has a JSON form"))?;
+        let line = format!(
+            "epoch {}: loss {:.4}, val AP {:.4}, AUC {:.4}, {:.1} s, {:.0} events/s{}",
+            epoch.epoch,
+            epoch.loss,
+            epoch.val_ap,
+            epoch.val.links.auc,
+            epoch.seconds,
+            epoch.train_events_per_s,
+            if epoch.is_best { " (best)" } else { "" }
+        );
+        if let Some(run) = &mut self.run {
+            run.progress.line(&line);
+        }
+        Ok(())
+    }
+
+    pub(super) fn log(&mut self, kind: &str, record: &serde_json::Value) -> Result<()> {
+        match &mut self.run {
+            Some(run) => Ok(run.metrics.append(kind, record)?),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! From a configuration to a trainer: stream, split, graphs, passes, model, state.
+
+use super::{History, Hooks, Trainer};
+use crate::config::Config;
+use crate::device;
+use crate::error::Result;
+use crate::graph::Tcsr;
+use crate::memory::{NodeMemory, StateShape};
+use crate::pipeline::Pipeline;
+use crate::pipeline::event::{Dropout, EventStage, MailsKept, Negatives, Pass};
+use crate::pipeline::state::StateStage;
+use crate::pipeline::sync::SyncStage;
+use crate::sampler::Sampler;
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+use std::sync::Arc;
+use tidemill_data::id::EventId;
+use tidemill_data::negative::{NegativeSampler, Scored};
+use tidemill_data::philox::{Key, Purpose};
+use tidemill_data::split::Split;
+use tidemill_data::stream::EventStream;
+use tidemill_models::message::Aggregator;
+use tidemill_models::model::{Model, StateSpec};
+use tidemill_models::optimizer::{Optimizer, OptimizerConfig};
+use tidemill_models::parameters::Draw;
+use tidemill_models::tgn::{FeatureDims, Tgn};
+
+/// The passes that a run makes over its stream.
+pub struct Passes {
+    pub(super) train: Pass,
+    /// The validation events.
+    pub val: Pass,
+    /// The test events.
+    pub test: Pass,
+}
+
+impl Passes {
+    /// The pass over the training events of one epoch, from 1.
+    pub fn train(&self, epoch: u32) -> Pass {
+        Pass { epoch, ..self.train.clone() }
+    }
+
+    fn new(config: &Config, stream: &EventStream, split: &Split, spec: &StateSpec) -> Result<Passes> {
+        let all: Vec<EventId> = (0..stream.len() as u32).map(EventId).collect();
+        let whole = Arc::new(Tcsr::build(stream, &all));
+        let training = if split.masked == 0 { whole.clone() } else { Arc::new(Tcsr::build(stream, &split.train)) };
+        let sampler = |graph| Arc::new(Sampler::new(&config.sampler, graph, stream.meta().tick));
+        let (seen_in_training, seen_later) = (sampler(training), sampler(whole));
+        let avoid = config.train.avoid_positive;
+        let negatives = |rule, scored, key| {
+            NegativeSampler::new(stream, split, rule, scored, avoid, key).map(|n| Negatives::Drawn(Arc::new(n)))
+        };
+        let eval_key = Key::new(config.eval.negative_seed, Purpose::EvalNegative);
+        let evaluation = |range: &Range<u32>, scored| -> Result<Pass> {
+            Ok(Pass {
+                events: range.clone().map(EventId).collect(),
+                batch_size: config.eval_batch_size(),
+                sampler: seen_later.clone(),
+                negatives: negatives(&config.eval.candidates, scored, eval_key)?,
+                negatives_per_event: 1,
+                seed: config.seed,
+                epoch: 0,
+                dropout: None,
+                mails_kept: mails_kept(spec),
+            })
+        };
+        let train_key = Key::new(config.seed, Purpose::TrainNegative);
+        let train = Pass {
+            events: split.train.clone(),
+            batch_size: config.train.batch_size,
+            sampler: seen_in_training.clone(),
+            negatives: negatives(&config.train.negatives, Scored::Train, train_key)?,
+            negatives_per_event: 1,
+            seed: config.seed,
+            epoch: 1,
+            dropout: (spec.dropout > 0.0).then_some(Dropout { p: spec.dropout, heads: spec.heads as usize }),
+            mails_kept: mails_kept(spec),
+        };
+        Ok(Passes { train, val: evaluation(&split.val, Scored::Val)?, test: evaluation(&split.test, Scored::Test)? })
+    }
+}
+
+impl Trainer {
+    /// Loads the stream and makes ready for the first batch.
+    ///
+    /// # Errors
+    /// A configuration, file, split or device that can not be used.
+    pub fn new(config: Config) -> Result<Trainer> {
+        let stream = tidemill_data::load(&config.data, &mut |notice| tracing::info!("{notice}"))?;
+        Trainer::over(config, stream)
+    }
+
+    /// As [`Trainer::new`], over a stream at hand; `[data]` then only rules the time origin.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`].
+    pub fn over(config: Config, stream: EventStream) -> Result<Trainer> {
+        config.validate()?;
+        let device = device::select(&config.device)?;
+        let threads = device::set_threads(config.threads, config.pipeline.intra_op);
+        let split = Split::new(&stream, &config.split)?;
+        let model: Box<dyn Model> = Box::new(Tgn::new(
+            &config.model.tgn,
+            FeatureDims { edge: stream.feature_dim() as i64, node: stream.node_feature_dim() as i64 },
+            &PhiloxDraw { seed: config.seed },
+            device,
+        )?);
+        let spec = model.spec();
+        let passes = Passes::new(&config, &stream, &split, &spec)?;
+        let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
+        let state = StateStage::new(stream.clone(), memory, &*model, config.train.loss);
+        let train = &config.train;
+        let optimizer = OptimizerConfig { kind: train.optimizer, weight_decay: train.weight_decay, ..Default::default() };
+        let optimizer = Optimizer::new(optimizer, model.parameters());
+        let sync = SyncStage::new(optimizer, train.lr, train.lr_schedule, train.clip_norm);
+        let history = History::start(passes.train.batches(), train.epochs);
+        let pipeline = Pipeline::new(EventStage::new(stream.clone()), state);
+        Ok(Trainer { config, stream, split, passes, model, pipeline, sync, history, best: None, device, threads, hooks: Hooks::default(), run: None })
+    }
+}
+
+fn mails_kept(spec: &StateSpec) -> MailsKept {
+    match spec.aggregator {
+        Aggregator::Last => MailsKept::Last,
+        Aggregator::Mean => MailsKept::All,
+    }
+}
+
+fn state_shape(spec: &StateSpec, stream: &EventStream, device: tch::Device) -> StateShape {
+    StateShape {
+        nodes: stream.nodes() as usize,
+        memory_dim: spec.memory_dim,
+        payload_dim: spec.payload_dim,
+        code_dim: spec.stored_time_code,
+        kind: spec.kind,
+        device,
+    }
+}
+
+/// Initial parameters: Philox words keyed by seed, name and index.
+struct PhiloxDraw {
+    seed: u64,
+}
+
+impl PhiloxDraw {
+    fn key(&self, name: &str) -> Key {
+        let digest = Sha256::digest(name.as_bytes());
+        let word = |i: usize| u32::from_le_bytes(digest[4 * i..4 * i + 4].try_into().expect("four bytes"));
+        Key::new(self.seed, Purpose::Parameter).narrow([word(0), word(1), word(2), word(3)])
+    }
+}
+
+impl Draw for PhiloxDraw {
+    fn uniform(&self, name: &str, index: u64) -> f64 {
+        self.key(name).uniform(index)
+    }
+
+    fn normal(&self, name: &str, index: u64) -> f64 {
+        self.key(name).normal(index)
+    }
+}

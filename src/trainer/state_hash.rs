@@ -1,0 +1,76 @@
+//! The hash that says whether two runs are in the same state, to the bit (algorithm page, section 10).
+//!
+//! sha256 over one digest a node, in node order, so that each owner of nodes contributes 32 bytes for each; then parameters
+//! by name and the optimizer's state.
+
+use crate::memory::{NodeMemory, NodeState};
+use sha2::{Digest, Sha256};
+use tch::Tensor;
+use tidemill_models::optimizer::Optimizer;
+use tidemill_models::parameters::Parameters;
+
+/// Hash of parameters, optimizer and node state, in hexadecimal.
+pub fn of(parameters: &Parameters, optimizer: &Optimizer, memory: &NodeMemory) -> String {
+    let mut hash = Sha256::new();
+    node_digests(&memory.read_all()).iter().for_each(|digest| hash.update(digest));
+    for (name, value) in parameters.iter() {
+        hash.update(name.as_bytes());
+        hash.update(bytes_of(value));
+    }
+    hash.update(optimizer.steps().to_le_bytes());
+    hash.update(bytes_of(optimizer.moments().0));
+    hash.update(bytes_of(optimizer.moments().1));
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// One digest a node: memory bits, time of last update, pending mail.
+pub fn node_digests(state: &NodeState) -> Vec<[u8; 32]> {
+    let rows = Rows::of(&state.rows);
+    let payload = Rows::of(&state.payload);
+    let code = state.code.as_ref().map(Rows::of);
+    let mut mail_at = 0;
+    let digest = |(node, (&count, time)): (usize, (&u32, &tidemill_data::id::Timestamp))| {
+        let mut hash = Sha256::new();
+        hash.update(rows.get(node));
+        hash.update(time.0.to_le_bytes());
+        for at in mail_at..mail_at + count as usize {
+            let mail = state.mails[at];
+            hash.update(mail.peer.0.to_le_bytes());
+            hash.update(mail.event.0.to_le_bytes());
+            hash.update(mail.time.0.to_le_bytes());
+            hash.update(mail.elapsed.to_le_bytes());
+            hash.update(payload.get(at));
+            code.iter().for_each(|code| hash.update(code.get(at)));
+        }
+        mail_at += count as usize;
+        hash.finalize().into()
+    };
+    state.counts.iter().zip(&state.last_update).enumerate().map(digest).collect()
+}
+
+/// Rows of a matrix as bytes.
+struct Rows {
+    bytes: Vec<u8>,
+    width: usize,
+}
+
+impl Rows {
+    fn of(matrix: &Tensor) -> Rows {
+        Rows { width: matrix.size()[1] as usize * matrix.kind().elt_size_in_bytes(), bytes: bytes_of(matrix) }
+    }
+
+    fn get(&self, row: usize) -> &[u8] {
+        &self.bytes[row * self.width..(row + 1) * self.width]
+    }
+}
+
+/// The bits of a tensor in row-major order.
+pub fn bytes_of(tensor: &Tensor) -> Vec<u8> {
+    let tensor = tensor.detach().to_device(tch::Device::Cpu).contiguous();
+    let length = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    if length == 0 {
+        return Vec::new();
+    }
+    // SAFETY: a contiguous CPU tensor holds this many bytes at its data pointer, and it outlives the copy.
+    unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), length) }.to_vec()
+}

@@ -1,0 +1,4 @@
+mod exact;
+mod npz;
+mod oracle;
+mod streams;

@@ -1,0 +1,198 @@
+//! The whole state of a run, to and from a checkpoint: parameters, optimizer, node state, history, and the best epoch's
+//! parameters and node state.
+
+use super::archive::{Archive, ArrayData};
+use super::checkpoint::{CheckpointStore, Position};
+use super::run_folder::RunFolder;
+use super::{History, Trainer};
+use crate::error::{Error, Result};
+use crate::memory::{Mail, NodeState};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tch::{Device, Kind, Tensor};
+use tidemill_data::id::{EventId, NodeId, Timestamp};
+use tidemill_models::parameters::Parameters;
+
+/// Whether a checkpoint must be of this very configuration and stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SameRun {
+    /// To go on with a run.
+    Required,
+    /// To score it, maybe in another way.
+    Waived,
+}
+
+/// Parameters and node state of the epoch with the best validation AP, as training left them.
+pub struct Best {
+    /// The epoch, from 1.
+    pub epoch: u32,
+    /// `[P]`.
+    pub values: Tensor,
+    /// Node state before the validation events.
+    pub state: NodeState,
+}
+
+impl Best {
+    /// Copies the parameters; takes over the state.
+    pub fn new(epoch: u32, parameters: &Parameters, state: NodeState) -> Best {
+        Best { epoch, values: parameters.values().detach().copy(), state }
+    }
+}
+
+impl Trainer {
+    /// Writes a checkpoint of the whole state, if the run has a folder.
+    pub(super) fn checkpoint(&mut self) -> Result<()> {
+        let Some(run) = &mut self.run else { return Ok(()) };
+        let offset = run.metrics.sync()?;
+        let archive = self.to_archive(offset);
+        let position = Position { epoch: self.history.epoch, batch: self.history.batch as u64 };
+        let run = self.run.as_ref().expect("as above");
+        if let Some(error) = run.store.save(position, &archive)?.not_removed {
+            tracing::warn!("an old checkpoint stays: {error}");
+        }
+        Ok(())
+    }
+
+    /// Takes over the newest intact checkpoint of a run.
+    ///
+    /// # Errors
+    /// If there is none, or it is of another configuration.
+    pub(super) fn load_checkpoint(&mut self, folder: &RunFolder, same: SameRun) -> Result<Archive> {
+        let latest = CheckpointStore::new(folder.checkpoint_dir(), self.config.train.keep_checkpoints).latest()?;
+        for skipped in &latest.skipped {
+            tracing::warn!("passed over a checkpoint: {skipped}");
+        }
+        let archive = latest.checkpoint.read_shard(0)?;
+        if same == SameRun::Required && archive.meta["digest"] != self.digest() {
+            return Err(Error::OtherRun { folder: folder.path().to_owned() });
+        }
+        self.restore(&archive)?;
+        Ok(archive)
+    }
+
+    /// Digest of all that a run which goes on must share: the stream, and every key that changes its meaning.
+    fn digest(&self) -> String {
+        let text = self.config.fixed_on_resume().to_toml() + &self.stream.hash();
+        Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn to_archive(&self, metrics_offset: u64) -> Archive {
+        let meta = json!({
+            "digest": self.digest(),
+            "history": self.history,
+            "metrics_offset": metrics_offset,
+            "optimizer_steps": self.sync.optimizer().steps(),
+            "best_epoch": self.best.as_ref().map(|best| best.epoch),
+        });
+        let mut archive = Archive::new(meta);
+        let (first, second) = self.sync.optimizer().moments();
+        put(&mut archive, "parameters", self.model.parameters().values());
+        put(&mut archive, "optimizer.first_moment", first);
+        put(&mut archive, "optimizer.second_moment", second);
+        put_state(&mut archive, "state", &self.pipeline.memory().read_all());
+        if let Some(best) = &self.best {
+            put(&mut archive, "best.parameters", &best.values);
+            put_state(&mut archive, "best.state", &best.state);
+        }
+        archive
+    }
+
+    /// Takes over the state of a checkpoint.
+    pub(super) fn restore(&mut self, archive: &Archive) -> Result<()> {
+        let spec = (self.pipeline.memory().shape().kind, self.device);
+        self.history = serde_json::from_value::<History>(archive.meta["history"].clone())
+            .map_err(|error| damaged("history", &error.to_string()))?;
+        self.model.parameters_mut().set_values(&tensor(archive, "parameters", spec)?)?;
+        let steps = archive.meta["optimizer_steps"].as_u64().ok_or_else(|| damaged("optimizer_steps", "is absent"))?;
+        let first = tensor(archive, "optimizer.first_moment", spec)?;
+        let second = tensor(archive, "optimizer.second_moment", spec)?;
+        self.sync.optimizer_mut().restore(steps, &first, &second)?;
+        self.pipeline.memory_mut().restore(&get_state(archive, "state", spec)?);
+        self.best = match archive.meta["best_epoch"].as_u64() {
+            Some(epoch) => Some(Best {
+                epoch: epoch as u32,
+                values: tensor(archive, "best.parameters", spec)?,
+                state: get_state(archive, "best.state", spec)?,
+            }),
+            None => None,
+        };
+        Ok(())
+    }
+
+    /// Parameters and node state of the best epoch become the current ones.
+    pub fn restore_best(&mut self) -> Result<()> {
+        if let Some(best) = &self.best {
+            self.model.parameters_mut().set_values(&best.values)?;
+            self.pipeline.memory_mut().restore(&best.state);
+        }
+        Ok(())
+    }
+}
+
+fn put_state(archive: &mut Archive, name: &str, state: &NodeState) {
+    put(archive, &format!("{name}.memory"), &state.rows);
+    put(archive, &format!("{name}.mail_payload"), &state.payload);
+    if let Some(code) = &state.code {
+        put(archive, &format!("{name}.mail_code"), code);
+    }
+    let mut integers = |what: &str, values: Vec<i64>| {
+        archive.insert(format!("{name}.{what}"), &[values.len()], values);
+    };
+    integers("last_update", state.last_update.iter().map(|t| t.0).collect());
+    integers("mail_count", state.counts.iter().map(|&n| i64::from(n)).collect());
+    integers("mail_peer", state.mails.iter().map(|m| i64::from(m.peer.0)).collect());
+    integers("mail_event", state.mails.iter().map(|m| i64::from(m.event.0)).collect());
+    integers("mail_time", state.mails.iter().map(|m| m.time.0).collect());
+    integers("mail_elapsed", state.mails.iter().map(|m| m.elapsed).collect());
+}
+
+fn get_state(archive: &Archive, name: &str, spec: (Kind, Device)) -> Result<NodeState> {
+    let integers = |what: &str| integers_of(archive, &format!("{name}.{what}"));
+    let code = format!("{name}.mail_code");
+    let (peer, event) = (integers("mail_peer")?, integers("mail_event")?);
+    let (time, elapsed) = (integers("mail_time")?, integers("mail_elapsed")?);
+    let mail = |i: usize| Mail {
+        peer: NodeId(peer[i] as u32),
+        event: EventId(event[i] as u32),
+        time: Timestamp(time[i]),
+        elapsed: elapsed[i],
+    };
+    Ok(NodeState {
+        rows: tensor(archive, &format!("{name}.memory"), spec)?,
+        last_update: integers("last_update")?.into_iter().map(Timestamp).collect(),
+        counts: integers("mail_count")?.into_iter().map(|n| n as u32).collect(),
+        mails: (0..peer.len()).map(mail).collect(),
+        payload: tensor(archive, &format!("{name}.mail_payload"), spec)?,
+        code: archive.tensors.contains_key(&code).then(|| tensor(archive, &code, spec)).transpose()?,
+    })
+}
+
+fn put(archive: &mut Archive, name: &str, tensor: &Tensor) {
+    let tensor = tensor.detach().to_device(Device::Cpu).contiguous();
+    let shape: Vec<usize> = tensor.size().iter().map(|&n| n as usize).collect();
+    let flat = tensor.view([-1]);
+    match tensor.kind() {
+        Kind::Double => archive.insert(name, &shape, Vec::<f64>::try_from(flat).expect("a flat f64 tensor on the CPU")),
+        Kind::Float => archive.insert(name, &shape, Vec::<f32>::try_from(flat).expect("a flat f32 tensor on the CPU")),
+        kind => unreachable!("state is f32 or f64, not {kind:?}"),
+    }
+}
+
+fn tensor(archive: &Archive, name: &str, (kind, device): (Kind, Device)) -> Result<Tensor> {
+    let array = archive.get(name)?;
+    let shape: Vec<i64> = array.shape().iter().map(|&n| n as i64).collect();
+    let flat = match array.data() {
+        ArrayData::F32(values) if kind == Kind::Float => Tensor::from_slice(values),
+        ArrayData::F64(values) if kind == Kind::Double => Tensor::from_slice(values),
+        other => return Err(damaged(name, &format!("holds {:?} values, {kind:?} wanted", other.dtype()))),
+    };
+    Ok(flat.view(shape.as_slice()).to_device(device))
+}
+
+fn integers_of(archive: &Archive, name: &str) -> Result<Vec<i64>> {
+    archive.get(name)?.values::<i64>().map(<[i64]>::to_vec).ok_or_else(|| damaged(name, "holds no i64 values"))
+}
+
+fn damaged(name: &str, problem: &str) -> Error {
+    Error::Damaged { name: name.to_owned(), problem: problem.to_owned() }
+}
