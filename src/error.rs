@@ -32,7 +32,9 @@ pub enum Error {
     },
 
     /// A checkpoint without what this program needs.
-    #[error("the checkpoint's {name} {problem}: it was written by another program or is damaged; resume from an older one")]
+    #[error(
+        "the checkpoint's {name} {problem}: it was written by another program or is damaged; resume from an older one"
+    )]
     Damaged {
         /// The array or value.
         name: String,
@@ -72,15 +74,8 @@ pub enum Error {
     },
 
     /// A configuration key that can not be used.
-    #[error("{origin}{key}{fault}")]
-    Config {
-        /// Where the value was set.
-        origin: Origin,
-        /// The full key, such as `train.batch_size`.
-        key: String,
-        /// What is wrong and how to mend it.
-        fault: Fault,
-    },
+    #[error(transparent)]
+    Config(Box<ConfigError>),
 
     /// The command line asks for something impossible.
     #[error("{problem}; {mend}")]
@@ -117,7 +112,9 @@ pub enum Error {
     Score(#[from] crate::eval::NonFiniteScore),
 
     /// A loss or gradient that is infinite or not a number; the state is the one before this batch.
-    #[error("the {what} is not finite in epoch {epoch}, batch {batch}; the state before that batch is kept, try a smaller train.lr or set train.clip_norm")]
+    #[error(
+        "the {what} is not finite in epoch {epoch}, batch {batch}; the state before that batch is kept, try a smaller train.lr or set train.clip_norm"
+    )]
     NonFinite {
         /// The epoch, from 1.
         epoch: u32,
@@ -158,9 +155,16 @@ impl Error {
         use crate::trainer::run_folder::RunFolderError as Folder;
         match self {
             Error::RunFolder(Folder::File(_)) => 1,
-            Error::Data(_) | Error::Toml { .. } | Error::Config { .. } | Error::Usage { .. } | Error::RunFolder(_) | Error::OtherRun { .. } => 2,
-            Error::Models(tidemill_models::Error::InvalidConfig { .. }) => 2,
-            Error::Io { doing: "read", source, .. } if source.kind() == std::io::ErrorKind::NotFound => 2,
+            Error::Data(_)
+            | Error::Toml { .. }
+            | Error::Config(_)
+            | Error::Usage { .. }
+            | Error::RunFolder(_)
+            | Error::OtherRun { .. } => 2,
+            Error::Device { .. } | Error::Models(tidemill_models::Error::InvalidConfig { .. }) => 2,
+            Error::Io {
+                doing: "read", source, ..
+            } if source.kind() == std::io::ErrorKind::NotFound => 2,
             Error::Stopped { .. } => 3,
             _ => 1,
         }
@@ -178,6 +182,24 @@ impl Error {
             cause = error.source();
         }
         text.replace('\n', " ")
+    }
+}
+
+/// A configuration key that can not be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}{key}{fault}")]
+pub struct ConfigError {
+    /// Where the value was set.
+    pub origin: Origin,
+    /// The full key, such as `train.batch_size`.
+    pub key: String,
+    /// What is wrong and how to mend it.
+    pub fault: Fault,
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Error {
+        Error::Config(Box::new(error))
     }
 }
 

@@ -19,6 +19,10 @@ pub struct ReplayConfig {
 
 impl Default for ReplayConfig {
     fn default() -> Self {
-        ReplayConfig { l_max: Auto::Value(0), delta: 0.2, lossy: true }
+        ReplayConfig {
+            l_max: Auto::Value(0),
+            delta: 0.2,
+            lossy: true,
+        }
     }
 }

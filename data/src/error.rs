@@ -48,8 +48,8 @@ pub enum Error {
         /// The version that this build reads and writes.
         supported: u32,
     },
-    /// An event stream that is cut short or damaged.
-    #[error("{}: damaged event stream ({what}); convert the source file again", .path.display())]
+    /// An Arrow file that is cut short or damaged.
+    #[error("{}: damaged Arrow file ({what}); write or convert it again", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -105,16 +105,27 @@ pub enum Error {
 impl Error {
     /// Wraps an I/O error with the file and the deed.
     pub fn io(path: impl Into<PathBuf>, doing: &'static str, source: io::Error) -> Error {
-        Error::Io { path: path.into(), doing, source }
+        Error::Io {
+            path: path.into(),
+            doing,
+            source,
+        }
     }
 
     /// An impossible setting.
     pub fn setting(key: &'static str, value: impl fmt::Display, mend: impl Into<String>) -> Error {
-        Error::Setting { key, value: value.to_string(), mend: mend.into() }
+        Error::Setting {
+            key,
+            value: value.to_string(),
+            mend: mend.into(),
+        }
     }
 
     pub(crate) fn damaged(path: impl Into<PathBuf>, what: impl Into<String>) -> Error {
-        Error::Damaged { path: path.into(), what: what.into() }
+        Error::Damaged {
+            path: path.into(),
+            what: what.into(),
+        }
     }
 }
 
@@ -150,7 +161,9 @@ pub enum FaultKind {
     #[error("the time is finer than a nanosecond; round it, or state its unit with data.tick")]
     TimeTooFine,
     /// A time beyond 64 bits of ticks.
-    #[error("the time does not fit 64 bits at the tick this file needs (10^-{decimals} s); round the times or check data.tick")]
+    #[error(
+        "the time does not fit 64 bits at the tick this file needs (10^-{decimals} s); round the times or check data.tick"
+    )]
     TimeTooLarge {
         /// Decimals of a second that the file's times need.
         decimals: u32,
@@ -222,6 +235,14 @@ pub enum FaultKind {
         /// All column names.
         columns: String,
     },
+    /// One column was mapped to two roles.
+    #[error("data.columns.{first} and data.columns.{second} are one column; map them to two")]
+    SameColumn {
+        /// One mapping's key.
+        first: &'static str,
+        /// The other's.
+        second: &'static str,
+    },
     /// A column of a type that cannot serve.
     #[error("the column's type {found} cannot serve as {role}")]
     ColumnType {
@@ -251,7 +272,9 @@ pub enum FaultKind {
 }
 
 fn nearest_hint(nearest: &Option<String>) -> String {
-    nearest.as_ref().map_or_else(String::new, |n| format!("; did you mean `{n}`?"))
+    nearest
+        .as_ref()
+        .map_or_else(String::new, |n| format!("; did you mean `{n}`?"))
 }
 
 impl fmt::Display for Fault {
@@ -275,7 +298,13 @@ impl std::error::Error for Fault {}
 impl Fault {
     /// A fault of a whole file.
     pub fn of_file(path: impl Into<PathBuf>, kind: FaultKind) -> Fault {
-        Fault { path: path.into(), row: None, column: None, value: None, kind }
+        Fault {
+            path: path.into(),
+            row: None,
+            column: None,
+            value: None,
+            kind,
+        }
     }
 
     /// The same fault at a row, a column and a value.

@@ -6,7 +6,7 @@
 //!  generate ------+         stream (Arrow IPC)       negative (candidates, Philox draws)
 //! ```
 //!
-//! Reading order: [`id`], [`stream`], [`dataset`], [`split`], [`batch`], [`negative`]; then [`philox`], [`generate`],
+//! Reading order: [`id`], [`stream`], [`dataset`], [`split`], [`batch`], [`negative`]; then [`philox`], [`mod@generate`],
 //! [`statistics`], [`export`]. Shape letters: E events, N nodes, D_e edge feature, D_v node feature, B events in a batch.
 //!
 //! This crate knows no tensors, no models and no ranks: it builds and tests without libtorch.

@@ -1,14 +1,17 @@
 //! Times the parts of one TGN step on synthetic inputs of the size of a Wikipedia batch (B = 200, K = 10, 172 edge features).
 //!
 //! `cargo run --release -p tidemill-models --example step [-- learned]`
+//!
+//! Wall time needs an idle machine. The second column is the calling thread's time on a CPU, which other programs disturb less; it
+//! is the whole work only under `OMP_NUM_THREADS=1`.
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;
 
 use tch::{Device, Kind, Tensor};
 use tidemill_models::{
-    Draw, FeatureDims, LayerInput, LossReduction, MailInput, Mode, Model, ModelInput, Optimizer, OptimizerConfig, PairInput, Tgn,
-    TgnConfig, TimeEncoding,
+    Draw, FeatureDims, LayerInput, LossReduction, MailInput, Mode, Model, ModelInput, Optimizer, OptimizerConfig,
+    PairInput, Tgn, TgnConfig, TimeEncoding,
 };
 
 const B: i64 = 200;
@@ -23,7 +26,9 @@ struct Hash;
 
 impl Draw for Hash {
     fn uniform(&self, name: &str, index: u64) -> f64 {
-        let seed = name.bytes().fold(index.wrapping_add(1), |h, b| (h ^ u64::from(b)).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let seed = name.bytes().fold(index.wrapping_add(1), |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        });
         ((seed ^ (seed >> 31)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 11) as f64 / (1u64 << 53) as f64
     }
 
@@ -60,8 +65,14 @@ fn input(config: &TgnConfig) -> ModelInput {
 
 fn main() {
     let learned = std::env::args().any(|a| a == "learned");
-    let config =
-        TgnConfig { time_encoder: if learned { TimeEncoding::Learned } else { TimeEncoding::Fixed }, ..TgnConfig::default() };
+    let config = TgnConfig {
+        time_encoder: if learned {
+            TimeEncoding::Learned
+        } else {
+            TimeEncoding::Fixed
+        },
+        ..TgnConfig::default()
+    };
     let mut model = Tgn::new(&config, FeatureDims { edge: EDGE, node: 0 }, &Hash, Device::Cpu).expect("valid");
     let mut optimizer = Optimizer::new(OptimizerConfig::default(), model.parameters());
     let input = input(&config);
@@ -73,32 +84,50 @@ fn main() {
         events: B as f64,
         loss: LossReduction::Sum,
     };
-    println!("{} parameters, {} threads", model.parameters().count(), tch::get_num_threads());
+    println!(
+        "{} parameters, {} threads",
+        model.parameters().count(),
+        tch::get_num_threads()
+    );
     let names = ["embed", "score", "backward", "optimizer", "evaluate"];
     let mut times = vec![Vec::new(); names.len()];
-    for _ in 0..60 {
-        let mut laps = vec![Instant::now()];
+    let mut busy = times.clone();
+    for _ in 0..100 {
+        let mut laps = vec![now()];
         let embedded = model.embed(&input, Mode::Train);
-        laps.push(Instant::now());
+        laps.push(now());
         let scored = model.score(&embedded.z, &pairs);
-        laps.push(Instant::now());
+        laps.push(now());
         model.backward(embedded, &scored.grad_z);
-        laps.push(Instant::now());
+        laps.push(now());
         optimizer.step(model.parameters_mut(), 1e-4);
         model.parameters_mut().zero_grads();
-        laps.push(Instant::now());
+        laps.push(now());
         let _ = model.embed(&input, Mode::Eval);
-        laps.push(Instant::now());
-        for (time, lap) in times.iter_mut().zip(laps.windows(2)) {
-            time.push((lap[1] - lap[0]).as_secs_f64() * 1e3);
+        laps.push(now());
+        for (i, lap) in laps.windows(2).enumerate() {
+            times[i].push((lap[1].0 - lap[0].0).as_secs_f64() * 1e3);
+            busy[i].push((lap[1].1 - lap[0].1) as f64 / 1e6);
         }
     }
-    let mut step = 0.0;
-    for (name, time) in names.iter().zip(&mut times) {
-        time.sort_by(f64::total_cmp);
-        let median = time[time.len() / 2];
-        step += if *name == "evaluate" { 0.0 } else { median };
-        println!("{name:10} {median:7.2} ms   (fastest {:.2})", time[0]);
+    let mut step = [0.0; 2];
+    for (i, name) in names.iter().enumerate() {
+        times[i].sort_by(f64::total_cmp);
+        let (fastest, median) = (times[i][0], times[i][times[i].len() / 2]);
+        let cpu = busy[i].iter().sum::<f64>() / busy[i].len() as f64;
+        if *name != "evaluate" {
+            step = [step[0] + median, step[1] + cpu];
+        }
+        println!("{name:10} {median:7.2} ms wall (fastest {fastest:6.2}), {cpu:7.2} ms on a CPU");
     }
-    println!("{:10} {step:7.2} ms", "step");
+    println!("{:10} {:7.2} ms wall, {:24.2} ms on a CPU", "step", step[0], step[1]);
+}
+
+/// Wall clock, and nanoseconds that this thread has spent on a CPU (0 where the kernel does not tell).
+fn now() -> (Instant, u64) {
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    (
+        Instant::now(),
+        statistics.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0),
+    )
 }

@@ -45,7 +45,10 @@ impl Attention {
     /// `{name}.wo [Q, Q]`.
     pub fn declare(declare: &mut Declarations, name: &str, dims: AttentionDims) -> Attention {
         let q = dims.row + dims.time;
-        let query = [("memory", dims.row), ("time", if dims.root_time { dims.time } else { 0 })];
+        let query = [
+            ("memory", dims.row),
+            ("time", if dims.root_time { dims.time } else { 0 }),
+        ];
         let fan_in: i64 = query.iter().map(|(_, width)| width).sum();
         let neighbor = [("memory", dims.row), ("edge", dims.edge), ("time", dims.time)];
         let neighbor_init = Init::xavier_uniform(dims.row + dims.edge + dims.time, q);
@@ -60,7 +63,14 @@ impl Attention {
             .collect();
         let out_weight = declare.add(format!("{name}.wo"), &[q, q], Init::inverse_root(q));
         let out_bias = declare.add(format!("{name}.bo"), &[q], Init::Constant(0.0));
-        Attention { dims, query, key, value, out_weight, out_bias }
+        Attention {
+            dims,
+            query,
+            key,
+            value,
+            out_weight,
+            out_bias,
+        }
     }
 
     /// Attends from each root to its neighbors.
@@ -70,7 +80,9 @@ impl Attention {
     /// * `neighbors`: blocks in the order memory, edge (if the layer has weights for it), time; `present[i]` says which of the
     ///   weight blocks the i-th one belongs to.
     /// * `keep`: `[R, H, K]` float 0 or 1.
-    /// * returns `[R, Q]`.
+    /// * `projection`: `[D, Q]` float, the linear map that reads the attention's output `W_o v + b_o`. It is multiplied with
+    ///   `W_o` before either meets the R roots.
+    /// * returns `[R, D]`: the output, projected; zeros for a root without neighbors.
     pub fn forward(
         &self,
         p: &Parameters,
@@ -79,6 +91,7 @@ impl Attention {
         neighbors: &Neighborhood,
         present: &[usize],
         keep: Option<&Tensor>,
+        projection: &Tensor,
     ) -> Tensor {
         let query = self.queries(p, root, zero_code); // [H, R, Q/H]
         let keys: Vec<Tensor> = (present.iter())
@@ -87,8 +100,9 @@ impl Attention {
         let weights = self.weights(&neighbors.scores(&keys), neighbors, keep); // [R, H, K]
         let sums = neighbors.sums(&weights);
         let value = self.values(p, &sums, present, keep.map(|_| &weights)); // [R, Q]
-        let mut out = p[self.out_bias].addmm(&value, &p[self.out_weight].tr());
-        out.masked_fill_(&neighbors.alone(), 0.0)
+        let weight = projection.mm(&p[self.out_weight]); // [D, Q]
+        let mut out = projection.mv(&p[self.out_bias]).addmm(&value, &weight.tr()); // [R, D]
+        out.masked_fill_(&neighbors.alone(), 0.1)
     }
 
     /// Scaled queries by head, `[H, R, Q/H]`.
@@ -100,7 +114,9 @@ impl Attention {
         };
         let query = constant.addmm(root, &self.query.weight(p, 0).tr()); // [R, Q]
         let width = query.size()[1] / self.dims.heads;
-        (query * (width as f64).powf(-0.5)).view([-1, self.dims.heads, width]).transpose(0, 1)
+        (query * (width as f64).powf(-0.5))
+            .view([-1, self.dims.heads, width])
+            .transpose(0, 1)
     }
 
     /// A weight `[Q, d]` as `[H, Q/H, d]`.
@@ -110,7 +126,11 @@ impl Attention {
 
     /// Softmax over the neighbors that are there, then dropout.
     fn weights(&self, scores: &Tensor, neighbors: &Neighborhood, keep: Option<&Tensor>) -> Tensor {
-        let lowest = if scores.kind() == Kind::Double { f64::MIN } else { f64::from(f32::MIN) };
+        let lowest = if scores.kind() == Kind::Double {
+            f64::MIN
+        } else {
+            f64::from(f32::MIN)
+        };
         let masked = scores.masked_fill(&neighbors.valid.logical_not().unsqueeze(1), lowest);
         let weights = masked.softmax(-1, None);
         match keep {

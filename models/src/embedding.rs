@@ -14,7 +14,6 @@ use crate::input::LayerInput;
 use crate::linear::{BlockLinear, Mlp};
 use crate::neighborhood::Neighborhood;
 use crate::parameters::{Declarations, Init, ParameterId, Parameters};
-use crate::time_encoder::TimeEncoder;
 
 /// Which embedding module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +37,14 @@ pub struct EmbeddingDims {
     pub attention: AttentionDims,
     /// D_emb
     pub out: i64,
+}
+
+/// Time codes that a layer reads.
+pub struct Codes {
+    /// `[D_t]`: the code of zero.
+    pub zero: Tensor,
+    /// `[R, K, D_t]`: the codes of the neighbors' `dt`.
+    pub neighbor: Tensor,
 }
 
 /// One embedding layer.
@@ -71,7 +78,12 @@ pub enum EmbeddingLayer {
 
 impl EmbeddingLayer {
     /// Declares `{name}.attn.*` and `{name}.merge.*`, `{name}.sum.*`, nothing, or `{name}.time.w`.
-    pub fn declare(declare: &mut Declarations, name: &str, embedding: Embedding, dims: EmbeddingDims) -> EmbeddingLayer {
+    pub fn declare(
+        declare: &mut Declarations,
+        name: &str,
+        embedding: Embedding,
+        dims: EmbeddingDims,
+    ) -> EmbeddingLayer {
         let a = dims.attention;
         let edge = a.edge > 0;
         match embedding {
@@ -92,27 +104,38 @@ impl EmbeddingLayer {
                 EmbeddingLayer::Sum { neighbor, merge, edge }
             }
             Embedding::Identity => EmbeddingLayer::Identity,
-            Embedding::Time => {
-                EmbeddingLayer::Time { rate: declare.add(format!("{name}.time.w"), &[a.row], Init::Constant(0.0)) }
-            }
+            Embedding::Time => EmbeddingLayer::Time {
+                rate: declare.add(format!("{name}.time.w"), &[a.row], Init::Constant(0.0)),
+            },
         }
+    }
+
+    /// Whether the layer reads neighbors, and with them time codes.
+    pub fn reads_neighbors(&self) -> bool {
+        matches!(self, EmbeddingLayer::Attention { .. } | EmbeddingLayer::Sum { .. })
     }
 
     /// Embeds the roots of one hop.
     ///
     /// * `below`: `[N, d]` float, rows that `layer`'s indices point into.
+    /// * `codes`: needed iff [`EmbeddingLayer::reads_neighbors`].
     /// * returns `[R, D_emb]`.
-    pub fn forward(&self, p: &Parameters, time: &TimeEncoder, below: &Tensor, layer: &LayerInput) -> Tensor {
+    pub fn forward(&self, p: &Parameters, below: &Tensor, layer: &LayerInput, codes: Option<Codes>) -> Tensor {
         let root = below.index_select(0, &layer.root); // [R, d]
         match self {
             EmbeddingLayer::Attention { attention, merge, edge } => {
-                let (neighbors, present) = neighborhood(p, time, below, layer, *edge);
-                let zero = time.zero(p);
-                let out = attention.forward(p, &root, &zero, &neighbors, &present, layer.keep.as_ref());
-                merge.forward(p, &[Some(&out), Some(&root)])
+                let Codes { zero, neighbor } = codes.expect("time codes of the neighbors");
+                let (neighbors, present) = neighborhood(below, layer, neighbor, *edge);
+                let (keep, projection) = (layer.keep.as_ref(), merge.hidden.weight(p, 0));
+                let mut hidden = attention.forward(p, &root, &zero, &neighbors, &present, keep, projection); // [R, D_emb]
+                hidden = hidden
+                    .addmm_(&root, &merge.hidden.weight(p, 1).tr())
+                    .g_add_(merge.hidden.bias(p));
+                merge.output(p, hidden)
             }
             EmbeddingLayer::Sum { neighbor, merge, edge } => {
-                let (neighbors, present) = neighborhood(p, time, below, layer, *edge);
+                let codes = codes.expect("time codes of the neighbors");
+                let (neighbors, present) = neighborhood(below, layer, codes.neighbor, *edge);
                 let sum = neighbor_sum(p, neighbor, &neighbors, &present);
                 merge.forward(p, &[Some(&root), Some(&sum)])
             }
@@ -126,30 +149,34 @@ impl EmbeddingLayer {
 }
 
 /// Gathers the neighbors' blocks; the second result says which weight block each belongs to.
-fn neighborhood(
-    p: &Parameters,
-    time: &TimeEncoder,
-    below: &Tensor,
-    layer: &LayerInput,
-    edge: bool,
-) -> (Neighborhood, Vec<usize>) {
+fn neighborhood(below: &Tensor, layer: &LayerInput, codes: Tensor, edge: bool) -> (Neighborhood, Vec<usize>) {
     let (r, k) = layer.neighbor.size2().expect("neighbor: [R, K]");
-    let rows = below.index_select(0, &layer.neighbor.view([r * k])).view([r, k, below.size()[1]]);
+    let rows = below
+        .index_select(0, &layer.neighbor.view([r * k]))
+        .view([r, k, below.size()[1]]);
     let (mut blocks, mut present) = (vec![rows], vec![0]);
     if let (true, Some(features)) = (edge, &layer.edge_features) {
         blocks.push(features.shallow_clone());
         present.push(1);
     }
-    blocks.push(time.encode(p, &layer.dt)); // [R, K, D_t]
+    blocks.push(codes);
     present.push(if edge { 2 } else { 1 });
-    (Neighborhood { blocks, valid: layer.valid.shallow_clone() }, present)
+    (
+        Neighborhood {
+            blocks,
+            valid: layer.valid.shallow_clone(),
+        },
+        present,
+    )
 }
 
 /// `relu(W1 sum_j x_j + n b1)` over a root's n neighbors.
 fn neighbor_sum(p: &Parameters, linear: &BlockLinear, neighbors: &Neighborhood, present: &[usize]) -> Tensor {
     let indicator = neighbors.indicator(neighbors.blocks[0].kind()); // [R, 1, K]
     let sums: Vec<Tensor> = neighbors.sums(&indicator).iter().map(|x| x.squeeze_dim(1)).collect();
-    let mut hidden = indicator.sum_dim_intlist(-1, false, None).matmul(&linear.bias(p).unsqueeze(0)); // [R, D_emb]
+    let mut hidden = indicator
+        .sum_dim_intlist(-1, false, None)
+        .matmul(&linear.bias(p).unsqueeze(0)); // [R, D_emb]
     for (sum, &i) in sums.iter().zip(present) {
         hidden = hidden.addmm_(sum, &linear.weight(p, i).tr());
     }

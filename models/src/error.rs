@@ -18,7 +18,9 @@ pub enum Error {
         mend: String,
     },
     /// A flat buffer (values, moments) whose length is not the model's parameter count.
-    #[error("{what} holds {got} numbers, the model has {expected} parameters; was it written by another configuration?")]
+    #[error(
+        "{what} holds {got} numbers, the model has {expected} parameters; was it written by another configuration?"
+    )]
     ParameterCount {
         /// Which buffer.
         what: &'static str,

@@ -8,6 +8,8 @@
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use crate::time_encoder::Tape;
+
 /// All that one embedding pass reads.
 #[derive(Debug)]
 pub struct ModelInput {
@@ -65,6 +67,19 @@ pub struct Embedded {
     pub z: Tensor,
     /// `[N, D_m]` float: memory rows with their mail applied, graph attached in training. Endpoints' rows become the memory.
     pub rows: Tensor,
+    /// Time codes whose gradient is taken outside of autograd.
+    pub(crate) tape: Tape,
+}
+
+impl Embedded {
+    /// A result whose gradients autograd knows all about.
+    pub fn new(z: Tensor, rows: Tensor) -> Embedded {
+        Embedded {
+            z,
+            rows,
+            tape: Tape::default(),
+        }
+    }
 }
 
 /// Which embeddings are scored against each other: B events, n negatives each.

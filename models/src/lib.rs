@@ -16,6 +16,7 @@
 //! D_p payload, D_e edge feature, D_v node feature, D_t time, D_emb embedding.
 
 pub mod attention;
+mod cosine;
 pub mod decoder;
 pub mod embedding;
 pub mod error;

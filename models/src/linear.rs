@@ -14,7 +14,7 @@ pub struct BlockLinear {
 }
 
 impl BlockLinear {
-    /// Declares `{name}.{weight}.{block} [d_out, d_block]` for each block of non-zero width, and `{name}.{bias} [d_out]`.
+    /// Declares `{weight}.{block} [d_out, d_block]` for each block of non-zero width, and `{bias} [d_out]`.
     pub fn declare(
         declare: &mut Declarations,
         weight: &str,
@@ -29,7 +29,10 @@ impl BlockLinear {
             .filter(|(_, width)| *width > 0)
             .map(|(block, width)| declare.add(format!("{weight}.{block}"), &[d_out, *width], weight_init.clone()))
             .collect();
-        BlockLinear { blocks, bias: declare.add(bias, &[d_out], bias_init) }
+        BlockLinear {
+            blocks,
+            bias: declare.add(bias, &[d_out], bias_init),
+        }
     }
 
     /// The weight of block `i`, `[d_out, d_i]`.
@@ -47,10 +50,13 @@ impl BlockLinear {
     /// * `inputs`: `[R, d_i]` each, in the order of the blocks.
     /// * returns `[R, d_out]`.
     pub fn forward(&self, p: &Parameters, inputs: &[Option<&Tensor>]) -> Tensor {
+        let pairs = inputs
+            .iter()
+            .zip(&self.blocks)
+            .filter_map(|(input, block)| Some(((*input)?, &p[*block])));
         let mut sum: Option<Tensor> = None;
-        for (input, block) in inputs.iter().zip(&self.blocks) {
-            let Some(input) = input else { continue };
-            let weight = p[*block].tr();
+        for (input, weight) in pairs {
+            let weight = weight.tr();
             sum = Some(match sum {
                 None => p[self.bias].addmm(input, &weight),
                 Some(mut sum) => sum.addmm_(input, &weight),
@@ -75,7 +81,11 @@ impl Mlp {
         let (w1, b1) = (format!("{name}.w1"), format!("{name}.b1"));
         let init = Init::xavier_normal(d_in, d_hidden);
         let hidden = BlockLinear::declare(declare, &w1, &b1, blocks, d_hidden, &init, Init::inverse_root(d_in));
-        let w2 = declare.add(format!("{name}.w2"), &[d_out, d_hidden], Init::xavier_normal(d_hidden, d_out));
+        let w2 = declare.add(
+            format!("{name}.w2"),
+            &[d_out, d_hidden],
+            Init::xavier_normal(d_hidden, d_out),
+        );
         let b2 = declare.add(format!("{name}.b2"), &[d_out], Init::inverse_root(d_hidden));
         Mlp { hidden, w2, b2 }
     }

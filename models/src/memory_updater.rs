@@ -53,13 +53,24 @@ impl MemoryUpdater {
         };
         let d_out = gates * dims.memory;
         let init = Init::inverse_root(dims.memory);
-        let blocks = [("own", dims.memory), ("peer", dims.payload), ("edge", dims.edge), ("time", dims.time)];
+        let blocks = [
+            ("own", dims.memory),
+            ("peer", dims.payload),
+            ("edge", dims.edge),
+            ("time", dims.time),
+        ];
         let mut linear = |part: &str, blocks: &[(&str, i64)]| {
             let (w, b) = (format!("{name}.w_{part}"), format!("{name}.b_{part}"));
             BlockLinear::declare(declare, &w, &b, blocks, d_out, &init, init.clone())
         };
         let (input, hidden) = (linear("ih", &blocks), linear("hh", &blocks[..1]));
-        MemoryUpdater { cell, input, hidden, memory_dim: dims.memory, edge: dims.edge > 0 }
+        MemoryUpdater {
+            cell,
+            input,
+            hidden,
+            memory_dim: dims.memory,
+            edge: dims.edge > 0,
+        }
     }
 
     /// New rows.
@@ -67,30 +78,45 @@ impl MemoryUpdater {
     /// * `own`: `[M, D_m]` float, the receivers' old rows.
     /// * returns `[M, D_m]` float.
     pub fn forward(&self, p: &Parameters, own: &Tensor, message: &Message) -> Tensor {
-        let mut inputs = vec![Some(own), Some(&message.payload)];
-        if self.edge {
-            inputs.push(message.edge_features.as_ref());
+        // x: [M, G D_m], without the own row's part and the bias; the blocks are own, peer, edge if there is one, time
+        let mut x = message.payload.mm(&self.input.weight(p, 1).tr());
+        if let (true, Some(features)) = (self.edge, &message.edge_features) {
+            x = x.addmm_(features, &self.input.weight(p, 2).tr());
         }
-        inputs.push(Some(&message.code));
-        let x = self.input.forward(p, &inputs); // [M, G D_m]
-        let h = self.hidden.forward(p, &[Some(own)]); // [M, G D_m]
+        x = x.addmm_(&message.code, &self.input.weight(p, if self.edge { 3 } else { 2 }).tr());
         match self.cell {
-            Updater::Gru => self.gru(&x, &h, own),
-            Updater::Rnn => (x + h).tanh_(),
+            Updater::Gru => self.gru(p, &x, own),
+            Updater::Rnn => (x + self.own_part(p, own)).tanh_(),
         }
     }
 
     /// `r, z = sigmoid(x + h)`, `n = tanh(x_n + r h_n)`, `(1 - z) n + z own`.
-    fn gru(&self, x: &Tensor, h: &Tensor, own: &Tensor) -> Tensor {
+    fn gru(&self, p: &Parameters, x: &Tensor, own: &Tensor) -> Tensor {
         let d = self.memory_dim;
-        let [x_rz, x_n] = two(x.split_with_sizes([2 * d, d], 1));
-        let [h_rz, h_n] = two(h.split_with_sizes([2 * d, d], 1));
-        let [r, z] = two((x_rz + h_rz).sigmoid_().split(d, 1));
-        let n = x_n.addcmul(&r, &h_n).tanh_(); // [M, D_m]
+        let [x_rz, x_n] = parts(x.split_with_sizes([2 * d, d], 1));
+        let [own_rz, own_n, h_n] = parts(self.own_part(p, own).split_with_sizes([2 * d, d, d], 1));
+        let [r, z] = parts((x_rz + own_rz).sigmoid_().split(d, 1));
+        let n = (x_n + own_n).addcmul_(&r, &h_n).tanh_(); // [M, D_m]
         n.lerp_tensor(own, &z)
+    }
+
+    /// What depends on the own row, biases included. It is both hidden state and part of the message, and where a gate only
+    /// adds the two (all but a GRU's n) their weights are added first: `[M, D_m]`, or for a GRU `[M, 4 D_m]`, the gates
+    /// r, z, then n's share of the message and of the hidden state.
+    fn own_part(&self, p: &Parameters, own: &Tensor) -> Tensor {
+        let d = self.memory_dim;
+        let joined = |input: &Tensor, hidden: &Tensor| match self.cell {
+            Updater::Rnn => input + hidden,
+            Updater::Gru => {
+                let added = input.narrow(0, 0, 2 * d) + hidden.narrow(0, 0, 2 * d);
+                Tensor::cat(&[added, input.narrow(0, 2 * d, d), hidden.narrow(0, 2 * d, d)], 0)
+            }
+        };
+        let weight = joined(self.input.weight(p, 0), self.hidden.weight(p, 0));
+        joined(self.input.bias(p), self.hidden.bias(p)).addmm(own, &weight.tr())
     }
 }
 
-fn two(parts: Vec<Tensor>) -> [Tensor; 2] {
-    parts.try_into().expect("two parts")
+fn parts<const N: usize>(parts: Vec<Tensor>) -> [Tensor; N] {
+    parts.try_into().expect("as many parts as sizes")
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::error::Result;
-use crate::parameters::{Parameters, check_count};
+use crate::parameters::{Parameters, check_count, check_len};
 
 /// Which rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,13 +37,18 @@ pub struct OptimizerConfig {
 
 impl Default for OptimizerConfig {
     fn default() -> OptimizerConfig {
-        OptimizerConfig { kind: OptimizerKind::Adam, weight_decay: 0.0, betas: (0.9, 0.999), eps: 1e-8 }
+        OptimizerConfig {
+            kind: OptimizerKind::Adam,
+            weight_decay: 0.0,
+            betas: (0.9, 0.999),
+            eps: 1e-8,
+        }
     }
 }
 
 /// How the learning rate changes over a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 pub enum LrSchedule {
     /// Not at all.
     #[default]
@@ -69,10 +74,15 @@ impl LrSchedule {
     }
 }
 
-/// Moments of every parameter and the number of steps taken.
+/// Moments of every parameter, and how many steps each has taken.
+///
+/// As in PyTorch, a parameter that took no part in a batch (no gradient, rather than a zero one) is left alone by that batch's
+/// step, its decay and its bias correction included: the memory updater's parameters in an epoch's first batch, for one.
 pub struct Optimizer {
     config: OptimizerConfig,
     steps: u64,
+    /// Steps of each parameter, in their order.
+    own_steps: Vec<u64>,
     m: Tensor,
     v: Tensor,
 }
@@ -97,12 +107,23 @@ impl Optimizer {
     /// With zero moments.
     pub fn new(config: OptimizerConfig, parameters: &Parameters) -> Optimizer {
         let zeros = || parameters.values().zeros_like();
-        Optimizer { config, steps: 0, m: zeros(), v: zeros() }
+        Optimizer {
+            config,
+            steps: 0,
+            own_steps: vec![0; parameters.names().count()],
+            m: zeros(),
+            v: zeros(),
+        }
     }
 
     /// Steps taken so far.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Steps that each parameter took part in, in their order.
+    pub fn own_steps(&self) -> &[u64] {
+        &self.own_steps
     }
 
     /// `[P]` float: the moments, first and second.
@@ -112,40 +133,65 @@ impl Optimizer {
 
     /// Sets the whole state, from a checkpoint or from an average over ranks.
     ///
-    /// * `m`, `v`: `[P]`, of any kind and device.
+    /// * `own_steps`: one for each parameter. * `m`, `v`: `[P]`, of any kind and device.
     ///
     /// # Errors
-    /// If a length is not P.
-    pub fn restore(&mut self, steps: u64, m: &Tensor, v: &Tensor) -> Result<()> {
+    /// If a length is not that of the parameters.
+    pub fn restore(&mut self, steps: u64, own_steps: &[u64], m: &Tensor, v: &Tensor) -> Result<()> {
         check_count("first moments", self.m.size()[0], m)?;
         check_count("second moments", self.v.size()[0], v)?;
+        check_len("steps", self.own_steps.len(), own_steps.len())?;
         self.m.copy_(m);
         self.v.copy_(v);
+        self.own_steps.copy_from_slice(own_steps);
         self.steps = steps;
         Ok(())
     }
 
-    /// Moves the parameters by their gradients, which are left as they are.
+    /// Moves the parameters that took part by their gradients, which are left as they are.
     pub fn step(&mut self, parameters: &mut Parameters, lr: f64) {
         self.steps += 1;
-        let factors = self.factors(lr);
         let (p, g) = (parameters.values(), parameters.grads());
-        match (p.device(), p.kind()) {
-            (Device::Cpu, Kind::Float) => on_slices::<f32>(p, g, &self.m, &self.v, factors),
-            (Device::Cpu, Kind::Double) => on_slices::<f64>(p, g, &self.m, &self.v, factors),
-            _ => no_grad(|| on_tensors(p, g, &mut self.m, &mut self.v, factors)),
+        for (own_steps, span) in self.own_steps.iter_mut().zip(parameters.spans()) {
+            if !span.took_part {
+                continue;
+            }
+            *own_steps += 1;
+            let factors = self.config.factors(lr, *own_steps);
+            let part = |flat: &Tensor| flat.narrow(0, span.start, span.count);
+            let (p, g, m, v) = (part(p), part(g), part(&self.m), part(&self.v));
+            match (p.device(), p.kind()) {
+                (Device::Cpu, Kind::Float) => on_slices::<f32>(&p, &g, &m, &v, factors),
+                (Device::Cpu, Kind::Double) => on_slices::<f64>(&p, &g, &m, &v, factors),
+                _ => no_grad(|| on_tensors(&p, &g, m, v, factors)),
+            }
         }
     }
+}
 
-    fn factors(&self, lr: f64) -> StepFactors {
-        let OptimizerConfig { kind, weight_decay, betas: (beta1, beta2), eps } = self.config;
-        let t = self.steps as f64;
+impl OptimizerConfig {
+    fn factors(&self, lr: f64, steps: u64) -> StepFactors {
+        let OptimizerConfig {
+            kind,
+            weight_decay,
+            betas: (beta1, beta2),
+            eps,
+        } = *self;
+        let t = steps as f64;
         let (shrink, decay) = match kind {
             OptimizerKind::Adam => (1.0, weight_decay),
             OptimizerKind::AdamW => (1.0 - lr * weight_decay, 0.0),
         };
         let step_size = lr / (1.0 - beta1.powf(t));
-        StepFactors { shrink, decay, beta1, beta2, eps, step_size, correction: (1.0 - beta2.powf(t)).sqrt() }
+        StepFactors {
+            shrink,
+            decay,
+            beta1,
+            beta2,
+            eps,
+            step_size,
+            correction: (1.0 - beta2.powf(t)).sqrt(),
+        }
     }
 }
 
@@ -202,7 +248,10 @@ fn on_slices<T: Float>(p: &Tensor, g: &Tensor, m: &Tensor, v: &Tensor, f: StepFa
         correction: T::of(f.correction),
     };
     let count = p.numel();
-    assert!([p, g, m, v].iter().all(|x| x.numel() == count && x.is_contiguous()), "four flat buffers of one length");
+    assert!(
+        [p, g, m, v].iter().all(|x| x.numel() == count && x.is_contiguous()),
+        "four flat buffers of one length"
+    );
     // SAFETY: the four are distinct contiguous CPU buffers of `count` elements of T (kind and device were matched by the
     // caller, values, gradients and moments are allocated apart), and `&mut Parameters`, `&mut Optimizer` are held meanwhile.
     let (p, g, m, v) = unsafe {
@@ -219,17 +268,21 @@ fn on_slices<T: Float>(p: &Tensor, g: &Tensor, m: &Tensor, v: &Tensor, f: StepFa
 }
 
 /// The same step by tensor operations, on any device.
-fn on_tensors(p: &Tensor, g: &Tensor, m: &mut Tensor, v: &mut Tensor, f: StepFactors) {
+fn on_tensors(p: &Tensor, g: &Tensor, mut m: Tensor, mut v: Tensor, f: StepFactors) {
     let mut p = p.shallow_clone();
     if f.shrink != 1.0 {
         let _ = p.g_mul_scalar_(f.shrink);
     }
-    let g = if f.decay == 0.0 { g.shallow_clone() } else { g + &p * f.decay };
+    let g = if f.decay == 0.0 {
+        g.shallow_clone()
+    } else {
+        g + &p * f.decay
+    };
     let _ = m.lerp_(&g, 1.0 - f.beta1);
     let _ = v.g_mul_scalar_(f.beta2);
     let _ = v.g_add_(&(&g * &g * (1.0 - f.beta2)));
     let denominator = v.sqrt().g_div_scalar_(f.correction).g_add_scalar_(f.eps);
-    let _ = p.g_sub_(&(&*m * f.step_size / denominator));
+    let _ = p.g_sub_(&(m * f.step_size / denominator));
 }
 
 /// The Euclidean norm of a flat gradient, in `f64`, summed in one order whatever the number of threads.
@@ -279,4 +332,136 @@ pub fn clip_norm(parameters: &mut Parameters, max_norm: f64) -> f64 {
         parameters.scale_grads(factor);
     }
     norm
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameters::{Declarations, Draw, Init};
+
+    struct Ramp;
+
+    impl Draw for Ramp {
+        fn uniform(&self, _: &str, index: u64) -> f64 {
+            (index as f64 * 0.618_034).fract()
+        }
+
+        fn normal(&self, name: &str, index: u64) -> f64 {
+            self.uniform(name, index)
+        }
+    }
+
+    fn parameters(kind: Kind) -> Parameters {
+        let mut declare = Declarations::default();
+        declare.add("x", &[7, 11], Init::Uniform(1.0));
+        let mut p = declare.build(kind, Device::Cpu, &Ramp);
+        let grads: Vec<f64> = (0..77)
+            .map(|i| (f64::from(i) * 1.7).sin() * 10f64.powi(i % 9 - 6))
+            .collect();
+        p.set_grads(&Tensor::from_slice(&grads)).expect("77 numbers");
+        p
+    }
+
+    /// The pass over slices and the tensor operations agree to rounding, in both kinds and under both rules.
+    #[test]
+    fn slices_equal_tensor_operations() {
+        for (kind, tolerance) in [(Kind::Float, 2e-7), (Kind::Double, 1e-15)] {
+            for rule in [OptimizerKind::Adam, OptimizerKind::AdamW] {
+                let config = OptimizerConfig {
+                    kind: rule,
+                    weight_decay: 0.1,
+                    ..OptimizerConfig::default()
+                };
+                let (mut a, b) = (parameters(kind), parameters(kind));
+                let (mut on_slices, mut other) = (Optimizer::new(config, &a), Optimizer::new(config, &b));
+                for _ in 0..5 {
+                    on_slices.step(&mut a, 1e-2);
+                    other.steps += 1;
+                    let factors = config.factors(1e-2, other.steps);
+                    let (m, v) = (other.m.shallow_clone(), other.v.shallow_clone());
+                    no_grad(|| on_tensors(b.values(), b.grads(), m, v, factors));
+                }
+                for (x, y) in [
+                    (a.values(), b.values()),
+                    (&on_slices.m, &other.m),
+                    (&on_slices.v, &other.v),
+                ] {
+                    let difference = (x - y).abs().max().double_value(&[]) / x.abs().max().double_value(&[]);
+                    assert!(difference <= tolerance, "{rule:?} {kind:?}: {difference:e}");
+                }
+            }
+        }
+    }
+
+    /// Stopping after any step and going on from the saved state gives the same bits.
+    #[test]
+    fn restored_state_continues_bitwise() {
+        let mut straight = parameters(Kind::Float);
+        let mut optimizer = Optimizer::new(OptimizerConfig::default(), &straight);
+        (0..6).for_each(|_| optimizer.step(&mut straight, 1e-3));
+
+        let mut p = parameters(Kind::Float);
+        let mut before = Optimizer::new(OptimizerConfig::default(), &p);
+        (0..3).for_each(|_| before.step(&mut p, 1e-3));
+        let mut after = Optimizer::new(OptimizerConfig::default(), &p);
+        after
+            .restore(before.steps(), before.own_steps(), before.moments().0, before.moments().1)
+            .expect("same length");
+        (0..3).for_each(|_| after.step(&mut p, 1e-3));
+        assert_eq!(p.values(), straight.values());
+        assert!(
+            after
+                .restore(1, before.own_steps(), &Tensor::from_slice(&[0f32]), before.moments().1)
+                .is_err()
+        );
+    }
+
+    /// As in PyTorch, a parameter without a gradient is neither moved nor counted, one with a zero gradient is.
+    #[test]
+    fn who_took_no_part_takes_no_step() {
+        let mut declare = Declarations::default();
+        let ids = ["a", "b"].map(|name| declare.add(name, &[2], Init::Constant(1.0)));
+        let mut p = declare.build(Kind::Double, Device::Cpu, &Ramp);
+        let config = OptimizerConfig { kind: OptimizerKind::AdamW, weight_decay: 0.1, ..OptimizerConfig::default() };
+        let mut optimizer = Optimizer::new(config, &p);
+        let zero = Tensor::zeros([2], (Kind::Double, Device::Cpu));
+        p.accumulate(&ids[..1], &[zero.shallow_clone()]);
+        optimizer.step(&mut p, 0.5);
+        assert_eq!(optimizer.own_steps(), [1, 0]);
+        assert_eq!(*p.values(), Tensor::from_slice(&[0.95, 0.95, 1.0, 1.0]));
+        p.zero_grads();
+        p.accumulate(&ids[1..], &[zero + 1.0]);
+        optimizer.step(&mut p, 0.5);
+        assert_eq!(optimizer.own_steps(), [1, 1]);
+        let first_step = 0.95 - 0.5 / (1.0 + 1e-8);
+        let moved = Tensor::from_slice(&[0.95, 0.95, first_step, first_step]);
+        assert!((p.values() - moved).abs().max().double_value(&[]) < 1e-12, "{:?}", p.values());
+    }
+
+    #[test]
+    fn clipping_leaves_small_gradients_alone() {
+        let mut p = parameters(Kind::Float);
+        let norm = grad_norm(p.grads());
+        let before = p.grads().copy();
+        assert_eq!(clip_norm(&mut p, norm * 1.1), norm);
+        assert_eq!(*p.grads(), before);
+        clip_norm(&mut p, norm * 0.5);
+        assert!((grad_norm(p.grads()) / norm - 0.5).abs() < 1e-5);
+        assert!((before.to_kind(Kind::Double).norm().double_value(&[]) / norm - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn schedules() {
+        let rate = |s: LrSchedule, step| s.rate(2.0, step, 100);
+        assert_eq!([0, 99].map(|step| rate(LrSchedule::Constant, step)), [2.0, 2.0]);
+        assert_eq!(
+            [0, 50, 100].map(|step| (rate(LrSchedule::Cosine, step) * 1e6).round() / 1e6),
+            [2.0, 1.0, 0.0]
+        );
+        assert_eq!(
+            [0, 1, 4, 5, 99].map(|step| rate(LrSchedule::LinearWarmup, step)),
+            [0.4, 0.8, 2.0, 2.0, 2.0]
+        );
+        assert!(LrSchedule::LinearWarmup.rate(1.0, 0, 0).is_finite());
+    }
 }

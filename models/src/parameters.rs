@@ -76,8 +76,15 @@ impl Declarations {
     /// Declares a parameter; the name must be new.
     pub fn add(&mut self, name: impl Into<String>, shape: &[i64], init: Init) -> ParameterId {
         let name = name.into();
-        assert!(self.0.iter().all(|d| d.name != name), "parameter {name} is declared twice");
-        self.0.push(Declared { name, shape: shape.to_vec(), init });
+        assert!(
+            self.0.iter().all(|d| d.name != name),
+            "parameter {name} is declared twice"
+        );
+        self.0.push(Declared {
+            name,
+            shape: shape.to_vec(),
+            init,
+        });
         ParameterId(self.0.len() - 1)
     }
 
@@ -108,6 +115,7 @@ struct Entry {
     shape: Vec<i64>,
     value: Tensor,
     grad: Tensor,
+    took_part: bool,
 }
 
 /// Values and gradients of a model's parameters.
@@ -125,7 +133,13 @@ impl Parameters {
         for (name, shape) in shapes {
             let count: i64 = shape.iter().product();
             let view = |flat: &Tensor| flat.narrow(0, offset, count).view(shape.as_slice()).detach();
-            entries.push(Entry { value: view(&values).set_requires_grad(true), grad: view(&grads), name, shape });
+            entries.push(Entry {
+                value: view(&values).set_requires_grad(true),
+                grad: view(&grads),
+                took_part: false,
+                name,
+                shape,
+            });
             offset += count;
         }
         Parameters { values, grads, entries }
@@ -176,9 +190,21 @@ impl Parameters {
         &self.entries[id.0].shape
     }
 
+    /// Where each parameter lies in the flat buffers, and whether it has a gradient since they were zeroed.
+    pub fn spans(&self) -> impl Iterator<Item = Span> {
+        let mut start = 0;
+        self.entries.iter().map(move |entry| {
+            let count = entry.shape.iter().product();
+            let span = Span { start, count, took_part: entry.took_part };
+            start += count;
+            span
+        })
+    }
+
     /// Sets every gradient to zero.
     pub fn zero_grads(&mut self) {
         let _ = self.grads.zero_();
+        self.entries.iter_mut().for_each(|entry| entry.took_part = false);
     }
 
     /// Multiplies every gradient.
@@ -194,18 +220,23 @@ impl Parameters {
         for (id, gradient) in ids.iter().zip(gradients) {
             if gradient.defined() {
                 let _ = self.entries[id.0].grad.g_add_(gradient);
+                self.entries[id.0].took_part = true;
             }
         }
     }
 
-    /// Differentiates a scalar by some parameters, adds the results to the flat gradient, and returns the gradient at one more
-    /// leaf if asked.
-    pub fn differentiate(&mut self, scalar: &Tensor, ids: &[ParameterId], leaf: Option<&Tensor>) -> Option<Tensor> {
-        let inputs: Vec<&Tensor> = ids.iter().map(|id| &self.entries[id.0].value).chain(leaf).collect();
+    /// Differentiates a scalar by some parameters, adds the results to the flat gradient, and returns the gradients at
+    /// `leaves`.
+    pub fn differentiate(&mut self, scalar: &Tensor, ids: &[ParameterId], leaves: &[&Tensor]) -> Vec<Tensor> {
+        let inputs: Vec<&Tensor> = ids
+            .iter()
+            .map(|id| &self.entries[id.0].value)
+            .chain(leaves.iter().copied())
+            .collect();
         let mut gradients = Tensor::run_backward(&[scalar], &inputs, false, false);
-        let at_leaf = leaf.and_then(|_| gradients.pop());
+        let at_leaves = gradients.split_off(ids.len());
         self.accumulate(ids, &gradients);
-        at_leaf
+        at_leaves
     }
 
     /// Overwrites the values of one parameter.
@@ -220,7 +251,11 @@ impl Parameters {
         };
         if value.size() != entry.shape {
             let (expected, got) = (entry.shape.clone(), value.size());
-            return Err(Error::ParameterShape { name: name.into(), expected, got });
+            return Err(Error::ParameterShape {
+                name: name.into(),
+                expected,
+                got,
+            });
         }
         no_grad(|| entry.value.copy_(value));
         Ok(())
@@ -247,6 +282,7 @@ impl Parameters {
     pub fn set_grads(&mut self, grads: &Tensor) -> Result<()> {
         check_count("grads", self.count(), grads)?;
         self.grads.copy_(grads);
+        self.entries.iter_mut().for_each(|entry| entry.took_part = true);
         Ok(())
     }
 }
@@ -259,8 +295,101 @@ impl Index<ParameterId> for Parameters {
     }
 }
 
+/// A parameter's part of the flat buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Index of its first number.
+    pub start: i64,
+    /// How many there are.
+    pub count: i64,
+    /// Whether any gradient, be it zero, was added since the gradients were zeroed.
+    pub took_part: bool,
+}
+
+/// Checks that a list holds one item for each of `expected`.
+pub(crate) fn check_len(what: &'static str, expected: usize, got: usize) -> Result<()> {
+    let (expected, got) = (expected as i64, got as i64);
+    if got == expected { Ok(()) } else { Err(Error::ParameterCount { what, expected, got }) }
+}
+
 /// Checks that a flat buffer holds `expected` numbers.
 pub(crate) fn check_count(what: &'static str, expected: i64, flat: &Tensor) -> Result<()> {
     let got = flat.numel() as i64;
-    if got == expected && flat.dim() == 1 { Ok(()) } else { Err(Error::ParameterCount { what, expected, got }) }
+    if got == expected && flat.dim() == 1 {
+        Ok(())
+    } else {
+        Err(Error::ParameterCount { what, expected, got })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct ByName;
+
+    impl Draw for ByName {
+        fn uniform(&self, name: &str, index: u64) -> f64 {
+            (name.len() as f64 * 0.37 + index as f64 * 0.618_034).fract()
+        }
+
+        fn normal(&self, name: &str, index: u64) -> f64 {
+            self.uniform(name, index) - 0.5
+        }
+    }
+
+    fn two(kind: Kind) -> (Parameters, ParameterId, ParameterId) {
+        let mut declare = Declarations::default();
+        let a = declare.add("a", &[2, 3], Init::Uniform(0.5));
+        let b = declare.add("bb", &[4], Init::Normal(2.0));
+        (declare.build(kind, Device::Cpu, &ByName), a, b)
+    }
+
+    #[test]
+    fn views_share_the_flat_buffer() {
+        let (mut p, a, b) = two(Kind::Float);
+        assert_eq!((p.count(), p.names().collect::<Vec<_>>()), (10, vec!["a", "bb"]));
+        assert!(p[a].requires_grad() && p[a].is_leaf());
+        assert_eq!(Tensor::cat(&[p[a].view(-1), p[b].view(-1)], 0), *p.values());
+        p.set_values(&Tensor::arange(10, (Kind::Float, Device::Cpu)))
+            .expect("10 numbers");
+        assert_eq!(p[b].double_value(&[3]), 9.0);
+        p.set("bb", &Tensor::from_slice(&[1f64, 2.0, 3.0, 4.0]))
+            .expect("four numbers");
+        assert_eq!(p.values().double_value(&[9]), 4.0);
+        assert!(p.set("c", &Tensor::from_slice(&[1f64])).is_err());
+        assert!(p.set("bb", &Tensor::from_slice(&[1f64])).is_err());
+        assert!(p.set_values(&Tensor::from_slice(&[1f64])).is_err());
+    }
+
+    /// d(a.sum() * 3)/da = 3; `bb` is not reached and stays zero; a second pass adds.
+    #[test]
+    fn gradients_add_up_in_the_flat_buffer() {
+        let (mut p, a, b) = two(Kind::Float);
+        for pass in 1..=2 {
+            let leaf = Tensor::from_slice(&[5f32]).set_requires_grad(true);
+            let scalar = p[a].sum(Kind::Float) * 3.0 + leaf.sum(Kind::Float);
+            let at_leaf = p.differentiate(&scalar, &[a, b], &[&leaf]);
+            assert_eq!(at_leaf[0].double_value(&[0]), 1.0);
+            assert_eq!(
+                p.grad("a").expect("declared").double_value(&[1, 2]),
+                3.0 * f64::from(pass)
+            );
+            assert_eq!(
+                p.grads().abs().sum(Kind::Float).double_value(&[]),
+                18.0 * f64::from(pass)
+            );
+        }
+        p.scale_grads(0.5);
+        assert_eq!(p.grads().double_value(&[0]), 3.0);
+        p.zero_grads();
+        assert_eq!(p.grads().abs().max().double_value(&[]), 0.0);
+    }
+
+    #[test]
+    fn both_kinds_start_alike() {
+        let ((single, ..), (double, ..)) = (two(Kind::Float), two(Kind::Double));
+        assert_eq!(single.values().to_kind(Kind::Double), *double.values());
+        assert!(double.values().abs().max().double_value(&[]) > 0.1);
+    }
 }

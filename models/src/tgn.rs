@@ -14,7 +14,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::attention::AttentionDims;
 use crate::decoder::Decoder;
-use crate::embedding::{Embedding, EmbeddingDims, EmbeddingLayer};
+use crate::embedding::{Codes, Embedding, EmbeddingDims, EmbeddingLayer};
 use crate::error::{Error, Result};
 use crate::input::{Embedded, ModelInput, PairInput, Scored};
 use crate::loss::link_loss;
@@ -22,7 +22,7 @@ use crate::memory_updater::{MemoryUpdater, MessageDims, Updater};
 use crate::message::{Aggregator, MessageTime, aggregate};
 use crate::model::{MailTargets, Mode, Model, Payload, StateSpec};
 use crate::parameters::{Declarations, Draw, Init, ParameterId, Parameters};
-use crate::time_encoder::{TimeEncoder, TimeEncoding};
+use crate::time_encoder::{Tape, TimeEncoder, TimeEncoding};
 
 /// Kind of every float in the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,14 +103,40 @@ impl TgnConfig {
     /// # Errors
     /// [`Error::InvalidConfig`], naming the key and the mend.
     pub fn validate(&self) -> Result<()> {
-        for (key, width) in
-            [("memory_dim", self.memory_dim), ("time_dim", self.time_dim), ("embedding_dim", self.embedding_dim)]
-        {
-            require(width > 0, key, width, "a width is positive", "write 1 or more, such as 100")?;
+        for (key, width) in [
+            ("memory_dim", self.memory_dim),
+            ("time_dim", self.time_dim),
+            ("embedding_dim", self.embedding_dim),
+        ] {
+            require(
+                width > 0,
+                key,
+                width,
+                "a width is positive",
+                "write 1 or more, such as 100",
+            )?;
         }
-        require(self.layers > 0, "layers", self.layers, "there is no embedding without a layer", "write 1 or 2")?;
-        require((0.0..1.0).contains(&self.dropout), "dropout", self.dropout, "it is a probability below 1", "write 0.1")?;
-        require(self.heads > 0, "heads", self.heads, "attention has at least one head", "write 1 or 2")?;
+        require(
+            self.layers > 0,
+            "layers",
+            self.layers,
+            "there is no embedding without a layer",
+            "write 1 or 2",
+        )?;
+        require(
+            (0.0..1.0).contains(&self.dropout),
+            "dropout",
+            self.dropout,
+            "it is a probability below 1",
+            "write 0.1",
+        )?;
+        require(
+            self.heads > 0,
+            "heads",
+            self.heads,
+            "attention has at least one head",
+            "write 1 or 2",
+        )?;
         match self.embedding {
             Embedding::Attention => self.validate_heads(),
             Embedding::Sum => Ok(()),
@@ -120,15 +146,25 @@ impl TgnConfig {
 
     fn validate_heads(&self) -> Result<()> {
         for (layer, width) in (0..self.layers.min(2)).map(|l| (l, self.row_dim(l) + self.time_dim)) {
-            let reason = format!("layer {layer} attends in {width} dimensions (row + time_dim), which it does not divide");
+            let reason =
+                format!("layer {layer} attends in {width} dimensions (row + time_dim), which it does not divide");
             let heads = (1..=self.heads).rev().find(|h| width % h == 0).unwrap_or(1);
-            require(width % self.heads == 0, "heads", self.heads, &reason, &format!("write {heads}, or change time_dim"))?;
+            require(
+                width % self.heads == 0,
+                "heads",
+                self.heads,
+                &reason,
+                &format!("write {heads}, or change time_dim"),
+            )?;
         }
         Ok(())
     }
 
     fn validate_row_embedding(&self) -> Result<()> {
-        let (memory, reason) = (self.memory_dim, "this embedding is the memory row, whose width is memory_dim");
+        let (memory, reason) = (
+            self.memory_dim,
+            "this embedding is the memory row, whose width is memory_dim",
+        );
         require(
             self.embedding_dim == memory,
             "embedding_dim",
@@ -137,15 +173,31 @@ impl TgnConfig {
             &format!("write {memory}, or embedding = \"attention\""),
         )?;
         let reason = "this embedding reads no neighbors";
-        require(self.layers == 1, "layers", self.layers, reason, "write 1, or embedding = \"attention\"")?;
+        require(
+            self.layers == 1,
+            "layers",
+            self.layers,
+            reason,
+            "write 1, or embedding = \"attention\"",
+        )?;
         let dated = self.embedding == Embedding::Time && !self.root_time;
         let reason = "the time embedding is a function of the root's time";
-        require(!dated, "root_time", self.root_time, reason, "write true, or embedding = \"identity\"")
+        require(
+            !dated,
+            "root_time",
+            self.root_time,
+            reason,
+            "write true, or embedding = \"identity\"",
+        )
     }
 
     /// Width of the rows that layer `l` reads.
     fn row_dim(&self, layer: usize) -> i64 {
-        if layer == 0 { self.memory_dim } else { self.embedding_dim }
+        if layer == 0 {
+            self.memory_dim
+        } else {
+            self.embedding_dim
+        }
     }
 
     fn attention_dims(&self, layer: usize, edge_dim: i64) -> AttentionDims {
@@ -160,14 +212,13 @@ impl TgnConfig {
     }
 }
 
-fn require(
-    holds: bool,
-    key: &'static str,
-    value: impl std::fmt::Display,
-    reason: &str,
-    mend: &str,
-) -> Result<()> {
-    let error = || Error::InvalidConfig { key, value: value.to_string(), reason: reason.into(), mend: mend.into() };
+fn require(holds: bool, key: &'static str, value: impl std::fmt::Display, reason: &str, mend: &str) -> Result<()> {
+    let error = || Error::InvalidConfig {
+        key,
+        value: value.to_string(),
+        reason: reason.into(),
+        mend: mend.into(),
+    };
     if holds { Ok(()) } else { Err(error()) }
 }
 
@@ -208,10 +259,18 @@ impl Tgn {
             d.add("node.w", &[config.memory_dim, features.node], init)
         });
         let (memory, time_dim) = (config.memory_dim, config.time_dim);
-        let message = MessageDims { memory, payload: memory, edge: features.edge, time: time_dim };
+        let message = MessageDims {
+            memory,
+            payload: memory,
+            edge: features.edge,
+            time: time_dim,
+        };
         let updater = MemoryUpdater::declare(d, config.updater, message);
         let layers = (0..config.layers).map(|l| {
-            let dims = EmbeddingDims { attention: config.attention_dims(l, features.edge), out: config.embedding_dim };
+            let dims = EmbeddingDims {
+                attention: config.attention_dims(l, features.edge),
+                out: config.embedding_dim,
+            };
             EmbeddingLayer::declare(d, &format!("layer{l}"), config.embedding, dims)
         });
         let layers = layers.collect();
@@ -220,7 +279,18 @@ impl Tgn {
         let (encoder_ids, decoder_ids) = (d.since(0)[..mark].to_vec(), d.since(mark));
         let parameters = std::mem::take(d).build(kind, device, draw);
         let config = config.clone();
-        Ok(Tgn { config, features, parameters, time, node_projection, updater, layers, decoder, encoder_ids, decoder_ids })
+        Ok(Tgn {
+            config,
+            features,
+            parameters,
+            time,
+            node_projection,
+            updater,
+            layers,
+            decoder,
+            encoder_ids,
+            decoder_ids,
+        })
     }
 
     /// The configuration it was made with.
@@ -229,7 +299,7 @@ impl Tgn {
     }
 
     /// Rows with pending mail applied, `[N, D_m]`.
-    fn updated_rows(&self, input: &ModelInput) -> Tensor {
+    fn updated_rows(&self, input: &ModelInput, tape: &mut Tape) -> Tensor {
         let mail = &input.mail;
         if mail.row.size()[0] == 0 {
             return input.memory.shallow_clone();
@@ -237,7 +307,7 @@ impl Tgn {
         let p = &self.parameters;
         let code = match &mail.code {
             Some(code) => code.shallow_clone(),
-            None => self.time.encode(p, &mail.dt),
+            None => self.time.encode(p, &mail.dt, tape),
         };
         let own = input.memory.index_select(0, &mail.row); // [M, D_m]
         let updated = self.updater.forward(p, &own, &aggregate(mail, code));
@@ -252,14 +322,23 @@ impl Tgn {
         }
     }
 
-    fn forward(&self, input: &ModelInput) -> Embedded {
-        assert_eq!(input.layers.len(), self.layers.len(), "one layer of roots for each layer of the model");
-        let rows = self.updated_rows(input);
+    fn forward(&self, input: &ModelInput, mut tape: Tape) -> Embedded {
+        assert_eq!(
+            input.layers.len(),
+            self.layers.len(),
+            "one layer of roots for each layer of the model"
+        );
+        let p = &self.parameters;
+        let rows = self.updated_rows(input, &mut tape);
         let mut x = self.with_node_features(&rows, input.node_features.as_ref());
         for (layer, roots) in self.layers.iter().zip(&input.layers) {
-            x = layer.forward(&self.parameters, &self.time, &x, roots);
+            let codes = layer.reads_neighbors().then(|| Codes {
+                zero: self.time.zero(p),
+                neighbor: self.time.encode(p, &roots.dt, &mut tape),
+            });
+            x = layer.forward(p, &x, roots, codes);
         }
-        Embedded { z: x, rows }
+        Embedded { z: x, rows, tape }
     }
 }
 
@@ -279,7 +358,11 @@ impl Model for Tgn {
             edge_dim: self.features.edge,
             node_dim: self.features.node,
             embedding_dim: c.embedding_dim,
-            layers: if matches!(c.embedding, Embedding::Identity | Embedding::Time) { 0 } else { c.layers },
+            layers: if matches!(c.embedding, Embedding::Identity | Embedding::Time) {
+                0
+            } else {
+                c.layers
+            },
             heads: c.heads,
             dropout: if attends { c.dropout } else { 0.0 },
             root_time: c.root_time,
@@ -296,8 +379,8 @@ impl Model for Tgn {
 
     fn embed(&self, input: &ModelInput, mode: Mode) -> Embedded {
         match mode {
-            Mode::Train => self.forward(input),
-            Mode::Eval => no_grad(|| self.forward(input)),
+            Mode::Train => self.forward(input, Tape::recording()),
+            Mode::Eval => no_grad(|| self.forward(input, Tape::default())),
         }
     }
 
@@ -305,8 +388,17 @@ impl Model for Tgn {
         let z = z.detach().set_requires_grad(true);
         let (positive, negative) = self.decoder.forward(&self.parameters, &z, pairs);
         let loss = link_loss(&positive, &negative, pairs.events, pairs.loss);
-        let grad_z = self.parameters.differentiate(&loss, &self.decoder_ids, Some(&z)).expect("z was asked for");
-        Scored { positive: positive.detach(), negative: negative.detach(), loss: loss.double_value(&[]), grad_z }
+        let grad_z = self
+            .parameters
+            .differentiate(&loss, &self.decoder_ids, &[&z])
+            .pop()
+            .expect("z was asked for");
+        Scored {
+            positive: positive.detach(),
+            negative: negative.detach(),
+            loss: loss.double_value(&[]),
+            grad_z,
+        }
     }
 
     fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
@@ -314,13 +406,106 @@ impl Model for Tgn {
     }
 
     fn backward(&mut self, embedded: Embedded, grad_z: &Tensor) {
-        if embedded.z.requires_grad() {
-            let product = (embedded.z * grad_z).sum(self.config.dtype.kind());
-            self.parameters.differentiate(&product, &self.encoder_ids, None);
+        let Embedded { z, tape, .. } = embedded;
+        if z.requires_grad() {
+            let product = (z * grad_z).sum(self.config.dtype.kind());
+            let leaves: Vec<&Tensor> = tape.leaves().collect();
+            let gradients = self.parameters.differentiate(&product, &self.encoder_ids, &leaves);
+            self.time.differentiate(&mut self.parameters, &tape, &gradients);
         }
     }
 
     fn encode_mail_time(&self, dt: &Tensor) -> Tensor {
-        no_grad(|| self.time.encode(&self.parameters, dt))
+        no_grad(|| self.time.encode(&self.parameters, dt, &mut Tape::default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_possible_and_survives_json() {
+        let config = TgnConfig::default();
+        config.validate().expect("possible");
+        let text = serde_json::to_string(&config).expect("plain values");
+        for word in [
+            r#""dtype":"f32""#,
+            r#""time_encoder":"fixed""#,
+            r#""updater":"gru""#,
+            r#""message_time":"applied""#,
+        ] {
+            assert!(text.contains(word), "{text}");
+        }
+        assert_eq!(serde_json::from_str::<TgnConfig>(&text).expect("own words"), config);
+        assert_eq!(
+            serde_json::from_str::<TgnConfig>("{}").expect("all keys have defaults"),
+            config
+        );
+    }
+
+    #[test]
+    fn impossible_configurations_name_key_and_mend() {
+        let base = TgnConfig::default;
+        let cases = [
+            (
+                TgnConfig {
+                    memory_dim: 0,
+                    ..base()
+                },
+                "memory_dim",
+            ),
+            (TgnConfig { time_dim: -1, ..base() }, "time_dim"),
+            (TgnConfig { layers: 0, ..base() }, "layers"),
+            (TgnConfig { dropout: 1.0, ..base() }, "dropout"),
+            (
+                TgnConfig {
+                    dropout: f64::NAN,
+                    ..base()
+                },
+                "dropout",
+            ),
+            (TgnConfig { heads: 3, ..base() }, "heads"),
+            (
+                TgnConfig {
+                    heads: 8,
+                    layers: 2,
+                    embedding_dim: 102,
+                    ..base()
+                },
+                "heads",
+            ),
+            (
+                TgnConfig {
+                    embedding: Embedding::Identity,
+                    embedding_dim: 50,
+                    ..base()
+                },
+                "embedding_dim",
+            ),
+            (
+                TgnConfig {
+                    embedding: Embedding::Time,
+                    layers: 2,
+                    ..base()
+                },
+                "layers",
+            ),
+            (
+                TgnConfig {
+                    embedding: Embedding::Time,
+                    root_time: false,
+                    ..base()
+                },
+                "root_time",
+            ),
+        ];
+        for (config, key) in cases {
+            let message = config.validate().expect_err(key).to_string();
+            assert!(
+                message.starts_with(&format!("model.{key} = ")) && message.contains("; write "),
+                "{message}"
+            );
+        }
     }
 }

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
+use crate::cosine;
 use crate::parameters::{Declarations, Init, ParameterId, Parameters};
 
 /// Whether the frequencies are trained.
@@ -26,9 +27,15 @@ pub struct TimeEncoder {
 }
 
 enum Frequencies {
-    /// `w: [D_t]`; `b` is zero and never added.
-    Fixed(Tensor),
-    Learned { w: ParameterId, b: ParameterId },
+    /// `[D_t]` each; `b` is zero.
+    Fixed {
+        w: Tensor,
+        b: Tensor,
+    },
+    Learned {
+        w: ParameterId,
+        b: ParameterId,
+    },
 }
 
 /// The frequencies `10^-linspace(0, 9, dim)`.
@@ -37,9 +44,38 @@ pub fn frequencies(dim: i64) -> Vec<f64> {
     (0..dim).map(|i| 10f64.powf(-step * i as f64)).collect()
 }
 
+/// Time codes made in one pass that autograd sees as leaves: their gradient is continued by [`TimeEncoder::differentiate`].
+#[derive(Debug, Default)]
+pub struct Tape {
+    recording: bool,
+    /// `(dt: [E], code: [.., D_t])`
+    codes: Vec<(Tensor, Tensor)>,
+}
+
+impl Tape {
+    /// A tape that keeps codes for a backward pass.
+    pub fn recording() -> Tape {
+        Tape {
+            recording: true,
+            codes: Vec::new(),
+        }
+    }
+
+    /// The leaves whose gradients [`TimeEncoder::differentiate`] wants.
+    pub fn leaves(&self) -> impl Iterator<Item = &Tensor> {
+        self.codes.iter().map(|(_, code)| code)
+    }
+}
+
 impl TimeEncoder {
     /// Declares the parameters of a learned encoder, or makes the constants of a fixed one.
-    pub fn declare(declare: &mut Declarations, encoding: TimeEncoding, dim: i64, kind: Kind, device: Device) -> TimeEncoder {
+    pub fn declare(
+        declare: &mut Declarations,
+        encoding: TimeEncoding,
+        dim: i64,
+        kind: Kind,
+        device: Device,
+    ) -> TimeEncoder {
         let w = frequencies(dim);
         let frequencies = match encoding {
             TimeEncoding::Learned => Frequencies::Learned {
@@ -48,29 +84,96 @@ impl TimeEncoder {
             },
             TimeEncoding::Fixed => {
                 let rounded: Vec<f32> = w.iter().map(|&w| w as f32).collect();
-                Frequencies::Fixed(Tensor::from_slice(&rounded).to_kind(kind).to_device(device))
+                let w = Tensor::from_slice(&rounded).to_kind(kind).to_device(device);
+                Frequencies::Fixed { b: w.zeros_like(), w }
             }
         };
         TimeEncoder { frequencies }
     }
 
-    /// The code of each elapsed time.
+    /// The code of each elapsed time. On the CPU in `f32` it is one pass of a kernel of our own, elsewhere tensor
+    /// operations.
     ///
     /// * `dt`: `[..]` float, seconds.
-    /// * returns `[.., D_t]` float; with graph iff the encoder is learned.
-    pub fn encode(&self, p: &Parameters, dt: &Tensor) -> Tensor {
-        let dt = dt.unsqueeze(-1);
-        match &self.frequencies {
-            Frequencies::Fixed(w) => (dt * w).cos_(),
-            Frequencies::Learned { w, b } => (dt * &p[*w]).g_add_(&p[*b]).cos(),
+    /// * returns `[.., D_t]` float. If the encoder is learned and the tape records, it carries gradient: a graph, or as a leaf
+    ///   of the tape.
+    pub fn encode(&self, p: &Parameters, dt: &Tensor, tape: &mut Tape) -> Tensor {
+        let (w, b, learned) = self.frequencies(p);
+        if dt.device() != Device::Cpu || dt.kind() != Kind::Float {
+            return (dt.unsqueeze(-1) * w).g_add_(b).cos();
         }
+        let dt = dt.contiguous();
+        let code = Tensor::empty([dt.size(), w.size()].concat(), (Kind::Float, Device::Cpu));
+        cosine::encode(floats(&dt), floats(w), floats(b), floats_mut(&code));
+        if !(learned && tape.recording) {
+            return code;
+        }
+        let code = code.set_requires_grad(true);
+        tape.codes.push((dt, code.shallow_clone()));
+        code
     }
 
     /// The code of `dt = 0`, `[D_t]`.
     pub fn zero(&self, p: &Parameters) -> Tensor {
-        match &self.frequencies {
-            Frequencies::Fixed(w) => w.ones_like(),
-            Frequencies::Learned { b, .. } => p[*b].cos(),
+        self.frequencies(p).1.cos()
+    }
+
+    /// Adds the gradients of the encoder's parameters to the flat buffer.
+    ///
+    /// * `gradients`: one for each of the tape's leaves, undefined where the loss does not depend on it.
+    pub fn differentiate(&self, p: &mut Parameters, tape: &Tape, gradients: &[Tensor]) {
+        let Frequencies::Learned { w, b } = self.frequencies else {
+            return;
+        };
+        let width = p[w].numel();
+        let (mut dw, mut db) = (vec![0.0; width], vec![0.0; width]);
+        for ((dt, _), gradient) in tape
+            .codes
+            .iter()
+            .zip(gradients)
+            .filter(|(_, gradient)| gradient.defined())
+        {
+            let gradient = gradient.contiguous();
+            cosine::differentiate(
+                floats(dt),
+                floats(&p[w]),
+                floats(&p[b]),
+                floats(&gradient),
+                &mut dw,
+                &mut db,
+            );
+        }
+        if !tape.codes.is_empty() {
+            let gradients = [dw, db].map(|sum| Tensor::from_slice(&sum).to_kind(Kind::Float));
+            p.accumulate(&[w, b], &gradients);
         }
     }
+
+    fn frequencies<'a>(&'a self, p: &'a Parameters) -> (&'a Tensor, &'a Tensor, bool) {
+        match &self.frequencies {
+            Frequencies::Fixed { w, b } => (w, b, false),
+            Frequencies::Learned { w, b } => (&p[*w], &p[*b], true),
+        }
+    }
+}
+
+/// The numbers of a contiguous CPU tensor.
+fn floats(x: &Tensor) -> &[f32] {
+    assert!(
+        x.device() == Device::Cpu && x.kind() == Kind::Float && x.is_contiguous(),
+        "a contiguous f32 tensor on the CPU"
+    );
+    // SAFETY: `numel` contiguous f32 in host memory, which the borrowed tensor keeps alive; nobody writes them meanwhile.
+    unsafe { std::slice::from_raw_parts(x.data_ptr().cast::<f32>().cast_const(), x.numel()) }
+}
+
+/// The numbers of a fresh contiguous CPU tensor that nothing else refers to.
+#[allow(clippy::mut_from_ref)]
+fn floats_mut(x: &Tensor) -> &mut [f32] {
+    assert!(
+        x.device() == Device::Cpu && x.kind() == Kind::Float && x.is_contiguous(),
+        "a contiguous f32 tensor on the CPU"
+    );
+    // SAFETY: `numel` contiguous f32 in host memory, which the borrowed tensor keeps alive; the caller just allocated it.
+    unsafe { std::slice::from_raw_parts_mut(x.data_ptr().cast::<f32>(), x.numel()) }
 }

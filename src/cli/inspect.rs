@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let text = if args.json {
         serde_json::to_string_pretty(&statistics).expect("statistics are plain numbers and strings")
     } else {
-        format!("{statistics:?}")
+        statistics.to_string()
     };
     print(&format!("{}\n", text.trim_end()))
 }

@@ -16,12 +16,17 @@ use tidemill_data::stream::EventStream;
 
 /// Trains memory-based temporal graph neural networks on event streams.
 #[derive(Debug, Parser)]
-#[command(name = "tidemill", version, arg_required_else_help = true, after_help = "\
+#[command(
+    name = "tidemill",
+    version,
+    arg_required_else_help = true,
+    after_help = "\
 Example:
   tidemill generate events.arrow --events 20000 --nodes 2000
   tidemill train experiments/quickstart.toml --set data.path=events.arrow
 
-Exit codes: 0 done, 1 the run failed, 2 bad input (usage, configuration, data), 3 stopped on request after a checkpoint.")]
+Exit codes: 0 done, 1 the run failed, 2 bad input (usage, configuration, data), 3 stopped on request after a checkpoint."
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -68,15 +73,21 @@ pub fn start_logging(quiet: bool) {
     use tracing_subscriber::EnvFilter;
     let level = if quiet { "warn" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let lines = lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).without_time();
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let lines = lines
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .without_time();
     // Fails only where a program that uses the library has set up logging of its own.
     let _ = lines.try_init();
 }
 
 /// Reads a stream; what the reader notices is logged.
 fn load(path: &Path) -> Result<EventStream> {
-    Ok(tidemill_data::load(&DataConfig::of(path), &mut |notice| tracing::info!("{notice}"))?)
+    let mut notice = |notice: String| tracing::info!("{notice}");
+    Ok(tidemill_data::load(&DataConfig::of(path), &mut notice)?)
 }
 
 /// Refuses to write over a file that exists.
@@ -93,9 +104,11 @@ fn refuse_existing(path: &Path) -> Result<()> {
 /// Writes to standard output; a reader that left early (`| head`) is no error.
 fn print(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::Io { doing: "write to", path: "standard output".into(), source: error })
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::Io {
+            doing: "write to",
+            path: "standard output".into(),
+            source: error,
+        }),
         _ => Ok(()),
     }
 }

@@ -1,10 +1,10 @@
 //! `tidemill train`: from a configuration to a trained model in a run folder.
 
+use super::{print, table};
 use crate::comms::Launch;
 use crate::config::Config;
 use crate::device;
 use crate::error::{Error, Result};
-use super::{print, table};
 use crate::trainer::signals::StopRequest;
 use crate::trainer::{Console, Trainer};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,11 @@ Examples:
   tidemill train --resume runs/wikipedia-tgn-1")]
 pub(super) struct Args {
     /// Configuration file; a preset and what differs from it
-    #[arg(value_name = "CONFIG.toml", required_unless_present = "resume", conflicts_with = "resume")]
+    #[arg(
+        value_name = "CONFIG.toml",
+        required_unless_present = "resume",
+        conflicts_with = "resume"
+    )]
     pub(super) config: Option<PathBuf>,
 
     /// Overrides one key of the configuration, as in train.batch_size=600; may be given many times
@@ -56,7 +60,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         path: PathBuf::from("this process"),
         source,
     })?;
-    let console = Console { quiet: args.quiet, stop };
+    let console = Console {
+        quiet: args.quiet,
+        stop,
+    };
     let name = args.config.as_deref().map(run_name).unwrap_or_default();
     let mut trainer = Trainer::new(config)?;
     match &args.resume {

@@ -1,9 +1,9 @@
 //! MPI by way of rsmpi: start, world, abort. The only file that names the crate.
 
 use crate::error::{Error, Result};
+use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::topology::Communicator as _;
-use mpi::Threading;
 
 /// MPI between its initialisation and its finalisation, which happens on drop.
 pub struct Session {
@@ -19,8 +19,8 @@ pub fn start() -> Result<Session> {
         problem: problem.to_owned(),
         mend: "start tidemill with mpirun, once per process".to_owned(),
     };
-    let (universe, level) = mpi::initialize_with_threading(Threading::Funneled)
-        .ok_or_else(|| refused("MPI was initialised before"))?;
+    let (universe, level) =
+        mpi::initialize_with_threading(Threading::Funneled).ok_or_else(|| refused("MPI was initialised before"))?;
     if level < Threading::Funneled {
         return Err(refused("this MPI library does not allow threads beside its own"));
     }

@@ -32,14 +32,7 @@ mod tests;
 use tidemill_data::id::{EventId, NodeId, Timestamp};
 use tidemill_data::stream::EventStream;
 
-/// One end of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Endpoint {
-    /// The event's source.
-    Source,
-    /// The event's destination.
-    Destination,
-}
+pub use tidemill_data::stream::Endpoint;
 
 /// Consecutive events as columns of equal length: what a [`Tcsr`] is built from.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +87,12 @@ impl Tcsr {
     pub fn build(stream: &EventStream, events: &[EventId]) -> Tcsr {
         let columns: Vec<Columns<'_>> = stream
             .chunks()
-            .map(|c| Columns { first: c.first, source: c.source, destination: c.destination, time: c.time })
+            .map(|c| Columns {
+                first: c.first,
+                source: c.source,
+                destination: c.destination,
+                time: c.time,
+            })
             .collect();
         builder::build(stream.nodes(), &columns, events)
     }

@@ -82,7 +82,7 @@ pub struct Sample {
     pub rows: Vec<NodeId>,
 }
 
-/// The slots of one root, for a strategy to fill.
+/// The slots of one root. Until they are filled, the event column carries the strategy's choice: places in the row.
 pub(super) struct Slots<'a> {
     pub(super) neighbor: &'a mut [NodeId],
     pub(super) event: &'a mut [EventId],
@@ -90,12 +90,6 @@ pub(super) struct Slots<'a> {
 }
 
 impl Slots<'_> {
-    /// Number of slots: K.
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.neighbor.len()
-    }
-
     #[inline]
     pub(super) fn put(&mut self, slot: usize, entry: &Entry) {
         (self.neighbor[slot], self.event[slot], self.time[slot]) = (entry.neighbor, entry.event, entry.time);
@@ -108,4 +102,17 @@ impl Slots<'_> {
         self.event[count..].fill(EventId(0));
         self.time[count..].fill(Timestamp(0));
     }
+}
+
+/// Asks for an entry's cache line ahead of its use.
+#[inline]
+pub(super) fn prefetch(entry: &Entry) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program sees and faults at no address; this one is valid anyway.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(entry).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = entry;
 }

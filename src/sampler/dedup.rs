@@ -18,7 +18,10 @@ pub(super) struct RootTable {
 
 impl Default for RootTable {
     fn default() -> RootTable {
-        RootTable { cells: vec![0; 1 << 10], stamp: 0 }
+        RootTable {
+            cells: vec![0; 1 << 10],
+            stamp: 0,
+        }
     }
 }
 
@@ -53,7 +56,11 @@ impl RootTable {
         }
         let place = list.len() as u32;
         self.cells[at] = u64::from(self.stamp) << 32 | u64::from(place);
-        list.push(Root { node, time, before: before() });
+        list.push(Root {
+            node,
+            time,
+            before: before(),
+        });
         if list.len() * 2 > self.cells.len() {
             self.grow(list);
         }
@@ -87,7 +94,9 @@ impl RootTable {
 /// Spreads a key over all bits: a linear step per word, then MurmurHash3's finalizer.
 #[inline]
 fn hash(node: NodeId, time: Timestamp) -> usize {
-    let mut h = (time.0 as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(u64::from(node.0).wrapping_mul(0xC2B2_AE3D_27D4_EB4F));
+    let mut h = (time.0 as u64)
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .wrapping_add(u64::from(node.0).wrapping_mul(0xC2B2_AE3D_27D4_EB4F));
     h ^= h >> 33;
     h = h.wrapping_mul(0xFF51_AFD7_ED55_8CCD);
     (h ^ h >> 33) as usize
@@ -136,8 +145,17 @@ mod tests {
     fn places(table: &mut RootTable, keys: &[(u32, i64)]) -> (Vec<u32>, Vec<u32>) {
         let (mut list, mut map) = (Vec::new(), HashMap::new());
         table.start(&mut list);
-        let got = keys.iter().map(|&(n, t)| table.insert(NodeId(n), Timestamp(t), &mut list, || None)).collect();
-        let want = keys.iter().map(|&key| { let next = map.len() as u32; *map.entry(key).or_insert(next) }).collect();
+        let got = keys
+            .iter()
+            .map(|&(n, t)| table.insert(NodeId(n), Timestamp(t), &mut list, || None))
+            .collect();
+        let want = keys
+            .iter()
+            .map(|&key| {
+                let next = map.len() as u32;
+                *map.entry(key).or_insert(next)
+            })
+            .collect();
         assert_eq!(list.len(), map.len());
         (got, want)
     }

@@ -39,6 +39,8 @@ use tidemill_data::stream::Tick;
 
 /// Roots that one task samples.
 const CHUNK: usize = 128;
+/// Roots whose entries are fetched together: few enough that those of usual fanouts stay in the first-level cache.
+const GROUP: usize = 32;
 /// With fewer slots than this, starting tasks costs more than it saves.
 const SERIAL_BELOW: usize = 1 << 13;
 
@@ -65,8 +67,16 @@ impl Sampler {
     /// # Panics
     /// If the configuration is not valid.
     pub fn new(config: &SamplerConfig, graph: Arc<Tcsr>, tick: Tick) -> Sampler {
-        config.validate().expect("a sampler's configuration is validated before use");
-        Sampler { config: config.clone(), graph, tick, pool: None, serial_below: SERIAL_BELOW }
+        config
+            .validate()
+            .expect("a sampler's configuration is validated before use");
+        Sampler {
+            config: config.clone(),
+            graph,
+            tick,
+            pool: None,
+            serial_below: SERIAL_BELOW,
+        }
     }
 
     /// The same sampler on `pool`.
@@ -102,7 +112,14 @@ impl Sampler {
     ///
     /// # Panics
     /// As [`Sampler::sample`].
-    pub fn sample_into(&self, roots: &[Root], first_event: EventId, key: Key, scratch: &mut SampleScratch, sample: &mut Sample) {
+    pub fn sample_into(
+        &self,
+        roots: &[Root],
+        first_event: EventId,
+        key: Key,
+        scratch: &mut SampleScratch,
+        sample: &mut Sample,
+    ) {
         let Sample { hops, root_of, rows } = sample;
         hops.resize_with(self.config.hops(), Hop::default);
         number_roots(roots, &mut hops[0].roots, root_of, &mut scratch.roots);
@@ -139,9 +156,21 @@ impl Sampler {
                 hop.event.par_chunks_mut(CHUNK * k),
                 hop.time.par_chunks_mut(CHUNK * k),
             );
-            columns.into_par_iter().for_each(|(roots, count, neighbor, event, time)| {
-                self.select_part(Part { roots, count, neighbor, event, time }, k, draw);
-            });
+            columns
+                .into_par_iter()
+                .for_each(|(roots, count, neighbor, event, time)| {
+                    self.select_part(
+                        Part {
+                            roots,
+                            count,
+                            neighbor,
+                            event,
+                            time,
+                        },
+                        k,
+                        draw,
+                    );
+                });
         };
         match &self.pool {
             Some(pool) => pool.install(run),
@@ -149,24 +178,55 @@ impl Sampler {
         }
     }
 
+    /// In small groups and three passes each, so that the cache misses of a group's roots are under way at once: how much of
+    /// each row is visible, which entries are taken, and the copying.
     fn select_part(&self, part: Part<'_>, k: usize, draw: Draw) {
-        // Apart from the copying below, so that many roots' cache misses are under way at once.
-        for root in &mut *part.roots {
-            root.before = Some(root.before.unwrap_or_else(|| self.graph.search(root.node, root.time)));
-        }
-        let slots = part.neighbor.chunks_exact_mut(k).zip(part.event.chunks_exact_mut(k)).zip(part.time.chunks_exact_mut(k));
-        for ((root, count), ((neighbor, event), time)) in part.roots.iter().zip(part.count).zip(slots) {
-            let mut slots = Slots { neighbor, event, time };
-            let visible = self.visible(root, draw.first_event);
-            let filled = match self.config.strategy {
-                Strategy::Recent => recent::fill(visible, &mut slots),
-                Strategy::Uniform => {
-                    let key = draw.key.at(root.node.0, self.tick.nanoseconds(root.time), draw.h);
-                    uniform::fill(visible, key, &mut slots)
+        let slots = part
+            .neighbor
+            .chunks_mut(GROUP * k)
+            .zip(part.event.chunks_mut(GROUP * k))
+            .zip(part.time.chunks_mut(GROUP * k));
+        let groups = part
+            .roots
+            .chunks_mut(GROUP)
+            .zip(part.count.chunks_mut(GROUP))
+            .zip(slots);
+        for ((roots, count), ((neighbor, event), time)) in groups {
+            for root in &mut *roots {
+                root.before = Some(root.before.unwrap_or_else(|| self.graph.search(root.node, root.time)));
+            }
+            for ((root, count), places) in roots.iter().zip(&mut *count).zip(event.chunks_exact_mut(k)) {
+                *count = self.choose(root, draw, places) as u16;
+            }
+            let slots = neighbor
+                .chunks_exact_mut(k)
+                .zip(event.chunks_exact_mut(k))
+                .zip(time.chunks_exact_mut(k));
+            for ((root, &count), ((neighbor, event), time)) in roots.iter().zip(&*count).zip(slots) {
+                let (row, count, slots) = (
+                    self.graph.row(root.node),
+                    usize::from(count),
+                    Slots { neighbor, event, time },
+                );
+                match self.config.strategy {
+                    Strategy::Recent => recent::take(row, count, slots),
+                    Strategy::Uniform => uniform::take(row, count, slots),
                 }
-            };
-            slots.clear_from(filled);
-            *count = filled as u16;
+            }
+        }
+    }
+
+    /// Chooses what a root takes of its row and asks for it. `places` carries the choice to the strategy's `take`; returns how
+    /// many slots it fills.
+    #[inline]
+    fn choose(&self, root: &Root, draw: Draw, places: &mut [EventId]) -> usize {
+        let visible = self.visible(root, draw.first_event);
+        match self.config.strategy {
+            Strategy::Recent => recent::choose(visible, places),
+            Strategy::Uniform => {
+                let key = draw.key.at(root.node.0, self.tick.nanoseconds(root.time), draw.h);
+                uniform::choose(visible, key, places)
+            }
         }
     }
 
@@ -193,9 +253,9 @@ impl Sampler {
             for at in valid.clone() {
                 let (node, event) = (hop.neighbor[at], hop.event[at]);
                 hop.below_neighbor[at] = match self.config.hop_time {
-                    HopTime::Edge => {
-                        table.insert(node, hop.time[at], next, || Some(self.graph.far_offset(event, root.node, node)))
-                    }
+                    HopTime::Edge => table.insert(node, hop.time[at], next, || {
+                        Some(self.graph.far_offset(event, root.node, node))
+                    }),
                     HopTime::Root => table.insert(node, root.time, next, || None),
                 };
             }
@@ -225,7 +285,11 @@ struct Part<'a> {
 fn number_roots(roots: &[Root], distinct: &mut Vec<Root>, root_of: &mut Vec<u32>, table: &mut RootTable) {
     table.start(distinct);
     root_of.clear();
-    root_of.extend(roots.iter().map(|root| table.insert(root.node, root.time, distinct, || root.before)));
+    root_of.extend(
+        roots
+            .iter()
+            .map(|root| table.insert(root.node, root.time, distinct, || root.before)),
+    );
 }
 
 /// Numbers the distinct nodes of the deepest hop.

@@ -17,7 +17,7 @@ pub fn of(parameters: &Parameters, optimizer: &Optimizer, memory: &NodeMemory) -
         hash.update(name.as_bytes());
         hash.update(bytes_of(value));
     }
-    hash.update(optimizer.steps().to_le_bytes());
+    optimizer.own_steps().iter().for_each(|steps| hash.update(steps.to_le_bytes()));
     hash.update(bytes_of(optimizer.moments().0));
     hash.update(bytes_of(optimizer.moments().1));
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()

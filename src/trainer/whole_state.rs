@@ -86,6 +86,8 @@ impl Trainer {
         });
         let mut archive = Archive::new(meta);
         let (first, second) = self.sync.optimizer().moments();
+        let own_steps = self.sync.optimizer().own_steps();
+        archive.insert("optimizer.steps", &[own_steps.len()], own_steps.to_vec());
         put(&mut archive, "parameters", self.model.parameters().values());
         put(&mut archive, "optimizer.first_moment", first);
         put(&mut archive, "optimizer.second_moment", second);
@@ -106,7 +108,9 @@ impl Trainer {
         let steps = archive.meta["optimizer_steps"].as_u64().ok_or_else(|| damaged("optimizer_steps", "is absent"))?;
         let first = tensor(archive, "optimizer.first_moment", spec)?;
         let second = tensor(archive, "optimizer.second_moment", spec)?;
-        self.sync.optimizer_mut().restore(steps, &first, &second)?;
+        let own_steps = archive.get("optimizer.steps")?;
+        let own_steps = own_steps.values::<u64>().ok_or_else(|| damaged("optimizer.steps", "holds no u64 values"))?;
+        self.sync.optimizer_mut().restore(steps, own_steps, &first, &second)?;
         self.pipeline.memory_mut().restore(&get_state(archive, "state", spec)?);
         self.best = match archive.meta["best_epoch"].as_u64() {
             Some(epoch) => Some(Best {

@@ -71,7 +71,11 @@ impl EventBuilder {
         };
         let mut columns = EventColumns {
             source: self.sources.into_par_iter().map(|n| ranks.source[n as usize]).collect(),
-            destination: self.destinations.into_par_iter().map(|n| ranks.destination[n as usize]).collect(),
+            destination: self
+                .destinations
+                .into_par_iter()
+                .map(|n| ranks.destination[n as usize])
+                .collect(),
             row: (0..time.len() as u64).collect(),
             time,
             labels: self.labels,
@@ -80,10 +84,17 @@ impl EventBuilder {
         };
         let inversions = columns.time.windows(2).filter(|w| w[0] > w[1]).count();
         if inversions > 0 {
-            notice(format!("times decrease at {inversions} rows: sorted by time, rows of one time keep their order"));
+            notice(format!(
+                "times decrease at {inversions} rows: sorted by time, rows of one time keep their order"
+            ));
             columns = sort(columns);
         }
         EventStream::from_columns(meta, ranks.ids, columns)
+    }
+
+    /// Whether some integers of one column are texts of the other: ids of one space, to be read as text in both.
+    pub(crate) fn is_mixed(&self) -> bool {
+        !self.source.same_kind(&self.destination) && self.source.shared(&self.destination) > 0
     }
 
     fn is_bipartite(&self, about: &About, notice: &mut dyn FnMut(String)) -> bool {
@@ -91,13 +102,13 @@ impl EventBuilder {
             return set;
         }
         let shared = self.source.shared(&self.destination);
-        if !about.names_two_spaces && shared > 0 {
+        if !about.names_two_spaces && shared > 0 && self.source.same_kind(&self.destination) {
             notice(format!(
                 "{shared} ids are both source and destination: taken as one id space; \
                  set data.bipartite = true if they name different things"
             ));
         }
-        about.names_two_spaces || shared == 0
+        about.names_two_spaces || shared == 0 || !self.source.same_kind(&self.destination)
     }
 }
 

@@ -96,14 +96,19 @@ fn bool_or_auto<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::resul
     match Setting::deserialize(deserializer)? {
         Setting::Known(known) => Ok(Some(known)),
         Setting::Word(word) if word == "auto" => Ok(None),
-        Setting::Word(word) => Err(serde::de::Error::custom(format!("`{word}`: give true, false or \"auto\""))),
+        Setting::Word(word) => Err(serde::de::Error::custom(format!(
+            "`{word}`: give true, false or \"auto\""
+        ))),
     }
 }
 
 impl DataConfig {
     /// Reads this file with everything else found out.
     pub fn of(path: impl AsRef<Path>) -> DataConfig {
-        DataConfig { path: path.as_ref().to_owned(), ..DataConfig::default() }
+        DataConfig {
+            path: path.as_ref().to_owned(),
+            ..DataConfig::default()
+        }
     }
 
     /// The unit of the file's times.
@@ -111,8 +116,11 @@ impl DataConfig {
     /// # Errors
     /// If `tick` names none.
     pub fn unit(&self) -> Result<TimeUnit> {
-        let Some(tick) = &self.tick else { return Ok(TimeUnit::Seconds) };
-        tick.parse().map_err(|()| Error::setting("data.tick", tick, "give the unit of the file's times: s, ms, us or ns"))
+        let Some(tick) = &self.tick else {
+            return Ok(TimeUnit::Seconds);
+        };
+        tick.parse()
+            .map_err(|()| Error::setting("data.tick", tick, "give the unit of the file's times: s, ms, us or ns"))
     }
 
     /// Checks what can be checked without the file.

@@ -4,7 +4,7 @@
 //! A fault names the file, the row (1 is the first data row), the column, the value and the mend
 //! ([`crate::error::FaultKind`]).
 //!
-//! One file a format: [`csv`](self), JODIE's csv, Arrow tables; node features from npy or Arrow. Absent so far: Parquet,
+//! One file a format: separated values, JODIE's csv, Arrow tables; node features from npy or Arrow. Absent so far: Parquet,
 //! zstd, xz, ISO 8601 times.
 
 mod arrow;
@@ -34,14 +34,25 @@ use std::path::Path;
 /// The first fault found, or what the file is instead.
 pub fn load(config: &DataConfig, notice: &mut dyn FnMut(String)) -> Result<EventStream> {
     config.validate()?;
-    let about = About { name: stem(&config.path), bipartite: config.bipartite, ..About::default() };
+    let about = About {
+        name: stem(&config.path),
+        bipartite: config.bipartite,
+        ..About::default()
+    };
     let stream = match (source::open(&config.path)?, config.format) {
         (Content::Arrow, Format::Auto | Format::Arrow) => arrow::load(config, about, notice)?,
         (Content::Arrow, format) => {
-            return Err(Error::setting("data.format", format!("{format:?}"), "the file is Arrow; drop the key"));
+            return Err(Error::setting(
+                "data.format",
+                format!("{format:?}"),
+                "the file is Arrow; drop the key",
+            ));
         }
         (Content::Text(_), Format::Arrow) => {
-            return Err(Error::NotAStream { path: config.path.clone(), found: "no Arrow file".into() });
+            return Err(Error::NotAStream {
+                path: config.path.clone(),
+                found: "no Arrow file".into(),
+            });
         }
         (Content::Text(source), _) => csv::load(source, config, about, notice)?,
     };
@@ -54,8 +65,11 @@ pub fn load(config: &DataConfig, notice: &mut dyn FnMut(String)) -> Result<Event
 /// The file's name up to its first dot.
 fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.split('.').find(|part| !part.is_empty()).unwrap_or("stream").to_owned()
+    name.split('.')
+        .find(|part| !part.is_empty())
+        .unwrap_or("stream")
+        .to_owned()
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -46,7 +46,10 @@ fn column(sha: &mut Sha256, name: &str, number: u64, inner: &Inner, bytes: impl 
 }
 
 fn labels(sha: &mut Sha256, inner: &Inner) {
-    let chunks = inner.chunks.iter().filter_map(|c| c.labels.as_ref().map(|l| (l, c.time.len())));
+    let chunks = inner
+        .chunks
+        .iter()
+        .filter_map(|c| c.labels.as_ref().map(|l| (l, c.time.len())));
     for (k, (labels, len)) in chunks.enumerate() {
         if k == 0 {
             part(sha, "label", inner.meta.events);
@@ -60,7 +63,11 @@ fn labels(sha: &mut Sha256, inner: &Inner) {
 
 fn id_map(sha: &mut Sha256, ids: &IdMap) {
     for space in std::iter::once(&ids.source).chain(&ids.destination) {
-        let kind = if matches!(space, SpaceIds::Integers(_)) { "integers" } else { "texts" };
+        let kind = if matches!(space, SpaceIds::Integers(_)) {
+            "integers"
+        } else {
+            "texts"
+        };
         part(sha, kind, space.len() as u64);
         for i in 0..space.len() {
             match space.get(i) {

@@ -1,0 +1,12 @@
+//! The one integration binary: the program as a user meets it, in a fresh folder.
+
+#[path = "integration/command.rs"]
+mod command;
+#[path = "integration/data.rs"]
+mod data;
+#[path = "integration/experiments.rs"]
+mod experiments;
+#[path = "integration/layering.rs"]
+mod layering;
+#[path = "integration/usage.rs"]
+mod usage;
