@@ -40,26 +40,13 @@ impl FromStr for ByteSize {
     fn from_str(text: &str) -> Result<ByteSize, ParseByteSizeError> {
         let fault = || ParseByteSizeError { text: text.to_owned() };
         let trimmed = text.trim();
-        let digits = trimmed
-            .find(|c: char| !c.is_ascii_digit() && c != '_')
-            .unwrap_or(trimmed.len());
+        let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(trimmed.len());
         let (number, unit) = (trimmed[..digits].replace('_', ""), trimmed[digits..].trim());
         let scale = match unit {
             "" => 1,
-            unit => {
-                UNITS
-                    .iter()
-                    .find(|(name, _)| name.eq_ignore_ascii_case(unit))
-                    .ok_or_else(fault)?
-                    .1
-            }
+            unit => UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(fault)?.1,
         };
-        number
-            .parse::<u64>()
-            .ok()
-            .and_then(|n| n.checked_mul(scale))
-            .map(ByteSize)
-            .ok_or_else(fault)
+        number.parse::<u64>().ok().and_then(|n| n.checked_mul(scale)).map(ByteSize).ok_or_else(fault)
     }
 }
 
@@ -67,10 +54,7 @@ impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, scale) = match self.0 {
             0 => ("B", 1),
-            size => *UNITS
-                .iter()
-                .find(|(_, scale)| size.is_multiple_of(*scale))
-                .expect("one byte divides every size"),
+            size => *UNITS.iter().find(|(_, scale)| size.is_multiple_of(*scale)).expect("one byte divides every size"),
         };
         write!(f, "{}{name}", self.0 / scale)
     }
@@ -106,9 +90,7 @@ impl Visitor<'_> for ByteSizeVisitor {
     }
 
     fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
-        u64::try_from(bytes)
-            .map(ByteSize)
-            .map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
+        u64::try_from(bytes).map(ByteSize).map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
     }
 }
 
@@ -118,14 +100,7 @@ mod tests {
 
     #[test]
     fn reads_units_and_refuses_the_rest() {
-        let cases = [
-            ("1GiB", 1 << 30),
-            ("64 MB", 64_000_000),
-            ("10kb", 10_000),
-            ("1_000", 1_000),
-            ("0", 0),
-            ("7B", 7),
-        ];
+        let cases = [("1GiB", 1 << 30), ("64 MB", 64_000_000), ("10kb", 10_000), ("1_000", 1_000), ("0", 0), ("7B", 7)];
         for (text, bytes) in cases {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
@@ -136,13 +111,9 @@ mod tests {
 
     #[test]
     fn prints_exactly_and_reads_it_back() {
-        for (bytes, text) in [
-            (0, "0B"),
-            (1 << 30, "1GiB"),
-            (1_500_000, "1500kB"),
-            (1025, "1025B"),
-            (u64::MAX, "18446744073709551615B"),
-        ] {
+        for (bytes, text) in
+            [(0, "0B"), (1 << 30, "1GiB"), (1_500_000, "1500kB"), (1025, "1025B"), (u64::MAX, "18446744073709551615B")]
+        {
             assert_eq!(ByteSize(bytes).to_string(), text);
             assert_eq!(text.parse(), Ok(ByteSize(bytes)));
         }

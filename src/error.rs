@@ -162,9 +162,7 @@ impl Error {
             | Error::RunFolder(_)
             | Error::OtherRun { .. } => 2,
             Error::Device { .. } | Error::Models(tidemill_models::Error::InvalidConfig { .. }) => 2,
-            Error::Io {
-                doing: "read", source, ..
-            } if source.kind() == std::io::ErrorKind::NotFound => 2,
+            Error::Io { doing: "read", source, .. } if source.kind() == std::io::ErrorKind::NotFound => 2,
             Error::Stopped { .. } => 3,
             _ => 1,
         }

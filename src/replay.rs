@@ -19,10 +19,6 @@ pub struct ReplayConfig {
 
 impl Default for ReplayConfig {
     fn default() -> Self {
-        ReplayConfig {
-            l_max: Auto::Value(0),
-            delta: 0.2,
-            lossy: true,
-        }
+        ReplayConfig { l_max: Auto::Value(0), delta: 0.2, lossy: true }
     }
 }

@@ -53,13 +53,7 @@ macro_rules! scalar {
     };
 }
 scalar!(f64, "a number or \"auto\"", |v| Some(v as f64), Some, |_| None);
-scalar!(
-    u64,
-    "a whole number, 0 or more, or \"auto\"",
-    |v| u64::try_from(v).ok(),
-    |_| None,
-    |_| None
-);
+scalar!(u64, "a whole number, 0 or more, or \"auto\"", |v| u64::try_from(v).ok(), |_| None, |_| None);
 scalar!(bool, "true, false or \"auto\"", |_| None, |_| None, Some);
 
 impl<'de, T: Scalar> Deserialize<'de> for Auto<T> {
@@ -85,11 +79,7 @@ impl<'de, T: Scalar> Deserialize<'de> for Auto<T> {
                 self.value(T::from_bool(value), de::Unexpected::Bool(value))
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Auto<T>, E> {
-                if text == "auto" {
-                    Ok(Auto::Auto)
-                } else {
-                    Err(E::invalid_value(de::Unexpected::Str(text), &self))
-                }
+                if text == "auto" { Ok(Auto::Auto) } else { Err(E::invalid_value(de::Unexpected::Str(text), &self)) }
             }
         }
         deserializer.deserialize_any(AutoOr(PhantomData))
@@ -109,17 +99,8 @@ mod tests {
             l_max: Auto<u64>,
         }
         let table: Table = toml::from_str("tau = 1\ndelegate = \"auto\"\nl_max = 7").unwrap();
-        assert_eq!(
-            (table.tau, table.delegate, table.l_max),
-            (Auto::Value(1.0), Auto::Auto, Auto::Value(7))
-        );
-        for bad in [
-            "tau = true",
-            "tau = \"al\"",
-            "l_max = -1",
-            "l_max = 0.5",
-            "delegate = 1",
-        ] {
+        assert_eq!((table.tau, table.delegate, table.l_max), (Auto::Value(1.0), Auto::Auto, Auto::Value(7)));
+        for bad in ["tau = true", "tau = \"al\"", "l_max = -1", "l_max = 0.5", "delegate = 1"] {
             assert!(toml::from_str::<Table>(&format!("{bad}\n")).is_err(), "{bad}");
         }
     }

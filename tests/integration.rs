@@ -6,6 +6,8 @@ mod command;
 mod data;
 #[path = "integration/experiments.rs"]
 mod experiments;
+#[path = "integration/kill.rs"]
+mod kill;
 #[path = "integration/layering.rs"]
 mod layering;
 #[path = "integration/usage.rs"]

@@ -74,18 +74,12 @@ impl Batches {
     /// Batch `index`, if there is one.
     pub fn get(&self, index: usize) -> Option<Batch<'_>> {
         let events = &self.events[self.range(index)];
-        (!events.is_empty()).then_some(Batch {
-            index: index as u32,
-            events,
-        })
+        (!events.is_empty()).then_some(Batch { index: index as u32, events })
     }
 
     /// All batches in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Batch<'_>> {
-        self.events.chunks(self.size).enumerate().map(|(k, events)| Batch {
-            index: k as u32,
-            events,
-        })
+        self.events.chunks(self.size).enumerate().map(|(k, events)| Batch { index: k as u32, events })
     }
 }
 

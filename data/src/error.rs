@@ -105,27 +105,16 @@ pub enum Error {
 impl Error {
     /// Wraps an I/O error with the file and the deed.
     pub fn io(path: impl Into<PathBuf>, doing: &'static str, source: io::Error) -> Error {
-        Error::Io {
-            path: path.into(),
-            doing,
-            source,
-        }
+        Error::Io { path: path.into(), doing, source }
     }
 
     /// An impossible setting.
     pub fn setting(key: &'static str, value: impl fmt::Display, mend: impl Into<String>) -> Error {
-        Error::Setting {
-            key,
-            value: value.to_string(),
-            mend: mend.into(),
-        }
+        Error::Setting { key, value: value.to_string(), mend: mend.into() }
     }
 
     pub(crate) fn damaged(path: impl Into<PathBuf>, what: impl Into<String>) -> Error {
-        Error::Damaged {
-            path: path.into(),
-            what: what.into(),
-        }
+        Error::Damaged { path: path.into(), what: what.into() }
     }
 }
 
@@ -272,9 +261,7 @@ pub enum FaultKind {
 }
 
 fn nearest_hint(nearest: &Option<String>) -> String {
-    nearest
-        .as_ref()
-        .map_or_else(String::new, |n| format!("; did you mean `{n}`?"))
+    nearest.as_ref().map_or_else(String::new, |n| format!("; did you mean `{n}`?"))
 }
 
 impl fmt::Display for Fault {
@@ -298,13 +285,7 @@ impl std::error::Error for Fault {}
 impl Fault {
     /// A fault of a whole file.
     pub fn of_file(path: impl Into<PathBuf>, kind: FaultKind) -> Fault {
-        Fault {
-            path: path.into(),
-            row: None,
-            column: None,
-            value: None,
-            kind,
-        }
+        Fault { path: path.into(), row: None, column: None, value: None, kind }
     }
 
     /// The same fault at a row, a column and a value.

@@ -29,11 +29,7 @@ pub fn write_csv(stream: &EventStream, path: &Path, unit: TimeUnit) -> Result<()
 }
 
 fn write_rows(stream: &EventStream, unit: TimeUnit, writer: &mut csv::Writer<impl Write>) -> csv::Result<()> {
-    let ends = if stream.meta().bipartite {
-        ["user_id", "item_id"]
-    } else {
-        ["src", "dst"]
-    };
+    let ends = if stream.meta().bipartite { ["user_id", "item_id"] } else { ["src", "dst"] };
     let mut header: Vec<String> = ends.map(str::to_owned).to_vec();
     header.push("timestamp".to_owned());
     header.extend(stream.has_labels().then(|| "label".to_owned()));

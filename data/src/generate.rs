@@ -162,21 +162,13 @@ impl GenerateConfig {
         if nodes < 4 {
             return Err(Error::setting("nodes", nodes, "at least 4 nodes are needed"));
         }
-        let items = (nodes as f64 * shape.items as f64 / published.1 as f64)
-            .round()
-            .max(2.0) as usize;
+        let items = (nodes as f64 * shape.items as f64 / published.1 as f64).round().max(2.0) as usize;
         if events < nodes - items {
-            let mend = format!(
-                "every user has an event: give at least {} events or fewer nodes",
-                nodes - items
-            );
+            let mend = format!("every user has an event: give at least {} events or fewer nodes", nodes - items);
             return Err(Error::setting("events", events, mend));
         }
         if events as u64 >= u64::from(u32::MAX) {
-            return Err(Error::TooMany {
-                what: "events",
-                found: events as u64,
-            });
+            return Err(Error::TooMany { what: "events", found: events as u64 });
         }
         let share = events as f64 / published.0 as f64;
         shape.positives = ((shape.positives as f64 * share).round() as usize).min(nodes - items);
@@ -188,9 +180,8 @@ impl GenerateConfig {
 /// Events of each user: one, and a log-normal share of the rest.
 fn activity(shape: &Shape, seed: u64) -> Vec<usize> {
     let key = draws(seed, Draw::Activity, 0);
-    let weights: Vec<f64> = (0..shape.users as u64)
-        .map(|u| (shape.user_spread * key.normal(u).min(BUSIEST)).exp())
-        .collect();
+    let weights: Vec<f64> =
+        (0..shape.users as u64).map(|u| (shape.user_spread * key.normal(u).min(BUSIEST)).exp()).collect();
     let (rest, sum) = ((shape.events - shape.users) as f64, weights.iter().sum::<f64>());
     let (mut seen, mut given) = (0.0, 0usize);
     let last = weights.len() - 1;
@@ -199,11 +190,7 @@ fn activity(shape: &Shape, seed: u64) -> Vec<usize> {
         .enumerate()
         .map(|(user, weight)| {
             seen += weight;
-            let until = if user == last {
-                rest as usize
-            } else {
-                (rest * seen / sum) as usize
-            };
+            let until = if user == last { rest as usize } else { (rest * seen / sum) as usize };
             let more = until - given;
             given = until;
             1 + more
@@ -223,16 +210,12 @@ impl Popularity {
             sum += ((rank + 1) as f64).powf(-shape.item_exponent);
             sum
         });
-        Popularity {
-            cumulative: cumulative.collect(),
-        }
+        Popularity { cumulative: cumulative.collect() }
     }
 
     fn item(&self, uniform: f64) -> u32 {
         let wanted = uniform * self.cumulative.last().copied().unwrap_or(0.0);
-        self.cumulative
-            .partition_point(|&c| c <= wanted)
-            .min(self.cumulative.len() - 1) as u32
+        self.cumulative.partition_point(|&c| c <= wanted).min(self.cumulative.len() - 1) as u32
     }
 }
 
@@ -241,11 +224,7 @@ fn user_events(shape: &Shape, popularity: &Popularity, seed: u64, user: usize, e
     let times = times(shape, seed, user as u32, events);
     let [choice, fresh, older] = [Draw::Choice, Draw::Item, Draw::Older].map(|what| draws(seed, what, user as u32));
     // items in order of latest use; the first users introduce each item once
-    let first = if user < shape.items {
-        user as u32
-    } else {
-        popularity.item(fresh.uniform(0))
-    };
+    let first = if user < shape.items { user as u32 } else { popularity.item(fresh.uniform(0)) };
     let mut history = vec![first];
     let step = |(k, time): (usize, i64)| {
         let turn = choice.uniform(k as u64);
@@ -309,11 +288,7 @@ fn columns(shape: &Shape, config: &GenerateConfig, users: &[Vec<(i64, u32)>]) ->
     let mut events: Vec<(i64, u32, u32, bool)> = Vec::with_capacity(shape.events);
     for (user, own) in users.iter().enumerate() {
         let last = own.len() - 1;
-        events.extend(
-            own.iter()
-                .enumerate()
-                .map(|(k, &(time, item))| (time, user as u32, item, k == last)),
-        );
+        events.extend(own.iter().enumerate().map(|(k, &(time, item))| (time, user as u32, item, k == last)));
     }
     events.par_sort_by_key(|&(time, user, ..)| (time, user));
     let first = events.first().map_or(0, |e| e.0);
@@ -347,9 +322,7 @@ fn features(shape: &Shape, config: &GenerateConfig, events: &[(i64, u32, u32, bo
         let key = draws(config.seed, what, of);
         (0..dim as u64).map(move |i| key.normal(i) as f32 * std::f32::consts::FRAC_1_SQRT_2)
     };
-    let items: Vec<f32> = (0..shape.items as u32)
-        .flat_map(|item| vector(Draw::ItemVector, item))
-        .collect();
+    let items: Vec<f32> = (0..shape.items as u32).flat_map(|item| vector(Draw::ItemVector, item)).collect();
     let mut rows = vec![0f32; events.len() * dim];
     rows.par_chunks_exact_mut(dim).enumerate().for_each(|(event, row)| {
         let item = events[event].2 as usize;
@@ -375,85 +348,38 @@ mod tests {
         assert_eq!(s.labels.iter().find(|l| l.value == 1).unwrap().events, 217);
         // the real file: 88.4 % returns, the busiest 1 % of users have 25.6 % of the events, 152,757 distinct times
         assert!((0.86..0.91).contains(&s.repeat_share), "{}", s.repeat_share);
-        assert!(
-            (0.18..0.40).contains(&s.source_degree.top_1_percent_share),
-            "{:?}",
-            s.source_degree
-        );
-        assert!(
-            (0.04..0.16).contains(&s.destination_degree.top_1_percent_share),
-            "{:?}",
-            s.destination_degree
-        );
-        assert!(
-            (2_600_000.0..2_678_374.0).contains(&s.span_seconds),
-            "{}",
-            s.span_seconds
-        );
+        assert!((0.18..0.40).contains(&s.source_degree.top_1_percent_share), "{:?}", s.source_degree);
+        assert!((0.04..0.16).contains(&s.destination_degree.top_1_percent_share), "{:?}", s.destination_degree);
+        assert!((2_600_000.0..2_678_374.0).contains(&s.span_seconds), "{}", s.span_seconds);
         assert!((140_000..157_474).contains(&s.distinct_times), "{}", s.distinct_times);
     }
 
     #[test]
     fn reddit_has_the_published_counts() {
-        let s = Statistics::of(
-            &generate(&GenerateConfig {
-                preset: Preset::Reddit,
-                ..Default::default()
-            })
-            .unwrap(),
-        );
+        let s = Statistics::of(&generate(&GenerateConfig { preset: Preset::Reddit, ..Default::default() }).unwrap());
         assert_eq!((s.events, s.sources, s.destinations), (672_447, 10_000, 984));
         assert!((0.85..0.92).contains(&s.repeat_share), "{}", s.repeat_share);
     }
 
     #[test]
     fn a_seed_names_a_stream() {
-        let config = GenerateConfig {
-            events: Some(3_000),
-            features: 4,
-            seed: 5,
-            ..Default::default()
-        };
+        let config = GenerateConfig { events: Some(3_000), features: 4, seed: 5, ..Default::default() };
         let stream = generate(&config).unwrap();
         assert_eq!(stream.hash(), generate(&config).unwrap().hash());
-        assert_ne!(
-            stream.hash(),
-            generate(&GenerateConfig { seed: 6, ..config }).unwrap().hash()
-        );
+        assert_ne!(stream.hash(), generate(&GenerateConfig { seed: 6, ..config }).unwrap().hash());
         assert_eq!((stream.len(), stream.feature_dim()), (3_000, 4));
         let mut used = vec![false; stream.nodes() as usize];
         stream.chunks().for_each(|c| {
-            c.source
-                .iter()
-                .chain(c.destination)
-                .for_each(|n| used[n.index()] = true);
+            c.source.iter().chain(c.destination).for_each(|n| used[n.index()] = true);
         });
         assert!(used.iter().all(|&u| u));
     }
 
     #[test]
     fn impossible_sizes_are_refused() {
-        let config = GenerateConfig {
-            events: Some(10),
-            nodes: Some(1_000),
-            ..Default::default()
-        };
+        let config = GenerateConfig { events: Some(10), nodes: Some(1_000), ..Default::default() };
         assert!(generate(&config).unwrap_err().to_string().contains("events = 10"));
-        assert!(
-            generate(&GenerateConfig {
-                nodes: Some(2),
-                ..Default::default()
-            })
-            .is_err()
-        );
-        assert_eq!(
-            generate(&GenerateConfig {
-                events: Some(20),
-                ..Default::default()
-            })
-            .unwrap()
-            .len(),
-            20
-        );
+        assert!(generate(&GenerateConfig { nodes: Some(2), ..Default::default() }).is_err());
+        assert_eq!(generate(&GenerateConfig { events: Some(20), ..Default::default() }).unwrap().len(), 20);
     }
 }

@@ -112,21 +112,14 @@ impl NegativeSampler {
                 Scored::Val => id_range(stream, split.val.clone().map(EventId)),
                 Scored::Test => id_range(stream, split.test.clone().map(EventId)),
             },
-            CandidateRule::AllNodes => Candidates::Range {
-                first: 0,
-                len: stream.nodes(),
-            },
+            CandidateRule::AllNodes => Candidates::Range { first: 0, len: stream.nodes() },
             CandidateRule::File(path) => Candidates::List(read_nodes(stream, path)?.iter().collect()),
         };
         if candidates.len() == 0 {
             let mend = format!("no node can be a negative of the {scored:?} events; choose other candidates");
             return Err(Error::setting("negatives", format!("{rule:?}"), mend));
         }
-        Ok(NegativeSampler {
-            candidates,
-            avoid_positive,
-            key,
-        })
+        Ok(NegativeSampler { candidates, avoid_positive, key })
     }
 
     /// Negative number `draw` of an event.
@@ -136,17 +129,9 @@ impl NegativeSampler {
     #[inline]
     pub fn draw(&self, epoch: u32, event: EventId, positive: NodeId, draw: u32) -> NodeId {
         let n = self.candidates.len();
-        let skipped = if self.avoid_positive && n > 1 {
-            self.candidates.position(positive)
-        } else {
-            None
-        };
-        let index = self
-            .key
-            .narrow([epoch, event.0, draw, 0])
-            .below(0, n - u32::from(skipped.is_some()));
-        self.candidates
-            .get(index + u32::from(skipped.is_some_and(|s| index >= s)))
+        let skipped = if self.avoid_positive && n > 1 { self.candidates.position(positive) } else { None };
+        let index = self.key.narrow([epoch, event.0, draw, 0]).below(0, n - u32::from(skipped.is_some()));
+        self.candidates.get(index + u32::from(skipped.is_some_and(|s| index >= s)))
     }
 
     /// Number of candidates.
@@ -192,17 +177,13 @@ fn distinct(stream: &EventStream, events: impl Iterator<Item = EventId>) -> Cand
 }
 
 fn id_range(stream: &EventStream, events: impl Iterator<Item = EventId>) -> Candidates {
-    let bounds = events
-        .map(|e| stream.destination(e).0)
-        .fold(None, |bounds, node| match bounds {
-            None => Some((node, node)),
-            Some((low, high)) => Some((node.min(low), node.max(high))),
-        });
-    bounds.map_or(Candidates::Range { first: 0, len: 0 }, |(low, high)| {
-        Candidates::Range {
-            first: low,
-            len: high - low + 1,
-        }
+    let bounds = events.map(|e| stream.destination(e).0).fold(None, |bounds, node| match bounds {
+        None => Some((node, node)),
+        Some((low, high)) => Some((node.min(low), node.max(high))),
+    });
+    bounds.map_or(Candidates::Range { first: 0, len: 0 }, |(low, high)| Candidates::Range {
+        first: low,
+        len: high - low + 1,
     })
 }
 

@@ -12,10 +12,7 @@ pub struct NodeSet {
 impl NodeSet {
     /// The empty set over `nodes` nodes.
     pub fn new(nodes: u32) -> NodeSet {
-        NodeSet {
-            words: vec![0; (nodes as usize).div_ceil(64)],
-            len: 0,
-        }
+        NodeSet { words: vec![0; (nodes as usize).div_ceil(64)], len: 0 }
     }
 
     /// Adds a node; true if it was absent.
@@ -42,9 +39,7 @@ impl NodeSet {
     /// Whether the node is in the set.
     #[inline]
     pub fn contains(&self, node: NodeId) -> bool {
-        self.words
-            .get(node.index() / 64)
-            .is_some_and(|w| w >> (node.0 % 64) & 1 == 1)
+        self.words.get(node.index() / 64).is_some_and(|w| w >> (node.0 % 64) & 1 == 1)
     }
 
     /// Number of nodes in the set.

@@ -75,11 +75,7 @@ impl SplitConfig {
     pub fn validate(&self) -> Result<()> {
         let inside = |x: f64| x.is_finite() && (0.0..=1.0).contains(&x);
         if !inside(self.train) || self.train == 0.0 {
-            return Err(Error::setting(
-                "split.train",
-                self.train,
-                "give a share above 0 and at most 1, as 0.70",
-            ));
+            return Err(Error::setting("split.train", self.train, "give a share above 0 and at most 1, as 0.70"));
         }
         if !inside(self.val) || billionths(self.train) + billionths(self.val) > BILLION {
             return Err(Error::setting(
@@ -89,11 +85,7 @@ impl SplitConfig {
             ));
         }
         if !inside(self.new_node_share) || self.new_node_share >= 1.0 {
-            return Err(Error::setting(
-                "split.new_node_share",
-                self.new_node_share,
-                "give a share from 0 to below 1",
-            ));
+            return Err(Error::setting("split.new_node_share", self.new_node_share, "give a share from 0 to below 1"));
         }
         if self.new_node_share > 0.0 && self.new_node_file.is_some() {
             let mend = "give either split.new_node_share or split.new_node_file";
@@ -132,9 +124,7 @@ impl Split {
         let held_out = held_out(stream, config, train_end)?;
         let train = unmasked(stream, train_end, &held_out);
         if train.is_empty() {
-            return Err(Error::EmptySplit {
-                mend: "raise split.train or lower split.new_node_share".into(),
-            });
+            return Err(Error::EmptySplit { mend: "raise split.train or lower split.new_node_share".into() });
         }
         Ok(Split {
             masked: train_end as usize - train.len(),
@@ -178,10 +168,7 @@ fn held_out(stream: &EventStream, config: &SplitConfig, train_end: u32) -> Resul
     }
     let mut pool: Vec<NodeId> = later.iter().collect();
     if (pool.len() as u128) < wanted {
-        let mend = format!(
-            "only {} nodes have events after the training split; lower the share",
-            pool.len()
-        );
+        let mend = format!("only {} nodes have events after the training split; lower the share", pool.len());
         return Err(Error::setting("split.new_node_share", config.new_node_share, mend));
     }
     let key = Key::new(config.new_node_seed, Purpose::NewNode);
@@ -216,9 +203,7 @@ fn unmasked(stream: &EventStream, train_end: u32, held_out: &NodeSet) -> Vec<Eve
     if held_out.is_empty() {
         return events.collect();
     }
-    events
-        .filter(|&e| !held_out.contains(stream.source(e)) && !held_out.contains(stream.destination(e)))
-        .collect()
+    events.filter(|&e| !held_out.contains(stream.source(e)) && !held_out.contains(stream.destination(e))).collect()
 }
 
 fn untrained(stream: &EventStream, train: &[EventId]) -> NodeSet {

@@ -103,11 +103,7 @@ impl Skew {
         if n == 0 {
             return Skew::default();
         }
-        let weighted: f64 = degrees
-            .iter()
-            .enumerate()
-            .map(|(i, &d)| (i + 1) as f64 * d as f64)
-            .sum();
+        let weighted: f64 = degrees.iter().enumerate().map(|(i, &d)| (i + 1) as f64 * d as f64).sum();
         let top: u64 = degrees.iter().rev().take(n.div_ceil(100)).sum();
         Skew {
             max: degrees[n - 1],
@@ -254,11 +250,7 @@ impl fmt::Display for Statistics {
         let made = if self.synthetic { " (synthetic)" } else { "" };
         writeln!(f, "stream        {}{made}", self.name)?;
         writeln!(f, "events        {}", self.events)?;
-        let spaces = if self.bipartite {
-            "two id spaces"
-        } else {
-            "one id space"
-        };
+        let spaces = if self.bipartite { "two id spaces" } else { "one id space" };
         writeln!(
             f,
             "nodes         {} ({} sources, {} destinations, {spaces})",
@@ -277,10 +269,7 @@ impl fmt::Display for Statistics {
             "duplicates    {}; self-loops {}; out of order {}",
             self.duplicates, self.self_loops, self.out_of_order
         )?;
-        for (name, skew) in [
-            ("source", &self.source_degree),
-            ("destination", &self.destination_degree),
-        ] {
+        for (name, skew) in [("source", &self.source_degree), ("destination", &self.destination_degree)] {
             writeln!(
                 f,
                 "{:<13} events a node: max {}, mean {:.1}, median {}, gini {:.2}, busiest 1 %: {:.1} % of events",
@@ -299,45 +288,27 @@ impl fmt::Display for Statistics {
 
 impl Statistics {
     fn fmt_time(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tick = crate::stream::Tick {
-            per_second: self.ticks_per_second,
-        };
+        let tick = crate::stream::Tick { per_second: self.ticks_per_second };
         let days = self.span_seconds / 86_400.0;
         let time = |t| crate::export::format_time(t, tick, TimeUnit::Seconds);
         let (first, last) = (time(self.first_time), time(self.last_time));
         writeln!(f, "time          {first} .. {last} s ({days:.1} days), tick {tick}")?;
         let (distinct, tied, largest) = (self.distinct_times, self.tied_events, self.largest_tie);
-        writeln!(
-            f,
-            "ties          {distinct} distinct times, {tied} events share theirs, at most {largest} at once"
-        )
+        writeln!(f, "ties          {distinct} distinct times, {tied} events share theirs, at most {largest} at once")
     }
 
     fn fmt_columns(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.labels.is_empty() || self.unlabelled > 0 {
-            let counts: Vec<String> = self
-                .labels
-                .iter()
-                .map(|l| format!("{}: {}", l.value, l.events))
-                .collect();
+            let counts: Vec<String> = self.labels.iter().map(|l| format!("{}: {}", l.value, l.events)).collect();
             let name = self.label_column.as_deref().unwrap_or("label");
-            writeln!(
-                f,
-                "labels        {name}: {} ({} without)",
-                counts.join(", "),
-                self.unlabelled
-            )?;
+            writeln!(f, "labels        {name}: {} ({} without)", counts.join(", "), self.unlabelled)?;
         }
         let names = if self.feature_columns.is_empty() {
             String::new()
         } else {
             format!(" ({})", self.feature_columns.join(", "))
         };
-        writeln!(
-            f,
-            "features      {} an event{names}, {} a node",
-            self.feature_dim, self.node_feature_dim
-        )
+        writeln!(f, "features      {} an event{names}, {} a node", self.feature_dim, self.node_feature_dim)
     }
 }
 

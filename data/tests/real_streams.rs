@@ -97,18 +97,9 @@ fn published_facts() {
         let stream = read(&path);
         let s = Statistics::of(&stream);
         assert_eq!((s.events, s.nodes), (wanted.events, wanted.nodes), "{}", wanted.file);
-        assert_eq!(
-            (s.distinct_pairs, s.self_loops),
-            (wanted.pairs, wanted.self_loops),
-            "{}",
-            wanted.file
-        );
+        assert_eq!((s.distinct_pairs, s.self_loops), (wanted.pairs, wanted.self_loops), "{}", wanted.file);
         assert_eq!(s.duplicates, wanted.duplicates, "{}", wanted.file);
-        assert!(
-            wanted.distinct_times.is_none_or(|t| t == s.distinct_times),
-            "{}",
-            wanted.file
-        );
+        assert!(wanted.distinct_times.is_none_or(|t| t == s.distinct_times), "{}", wanted.file);
         assert_eq!(s.out_of_order, 0, "{}", wanted.file);
         let split = Split::new(&stream, &SplitConfig::default()).unwrap();
         assert_eq!(sizes(&split), wanted.split, "{}", wanted.file);
@@ -123,53 +114,25 @@ fn wikipedia_labels_and_ids() {
     let positive =
         |events: &mut dyn Iterator<Item = u32>| events.filter(|&e| stream.label(EventId(e)) == Some(1)).count();
     let train = positive(&mut split.train.iter().map(|e| e.0));
-    assert_eq!(
-        (
-            train,
-            positive(&mut split.val.clone()),
-            positive(&mut split.test.clone())
-        ),
-        (156, 17, 44)
-    );
-    assert_eq!(
-        (stream.meta().bipartite, stream.meta().first_destination),
-        (true, 8_227)
-    );
+    assert_eq!((train, positive(&mut split.val.clone()), positive(&mut split.test.clone())), (156, 17, 44));
+    assert_eq!((stream.meta().bipartite, stream.meta().first_destination), (true, 8_227));
     // the raw ids are dense already
     assert_eq!(stream.ids().find_entry("dst:7"), Ok(NodeId(8_234)));
-    let config = SplitConfig {
-        new_node_share: 0.1,
-        ..SplitConfig::default()
-    };
+    let config = SplitConfig { new_node_share: 0.1, ..SplitConfig::default() };
     let masked = Split::new(&stream, &config).unwrap();
-    assert!(
-        masked.masked > 1_000 && masked.train.len() + masked.masked == 110_232,
-        "{}",
-        masked.masked
-    );
+    assert!(masked.masked > 1_000 && masked.train.len() + masked.masked == 110_232, "{}", masked.masked);
 }
 
 #[test]
 fn bitcoin_otc_in_seconds_milliseconds_and_microseconds_is_one_stream() {
     let Some(path) = real("bitcoin-otc.csv.gz") else { return };
     let stream = read(&path);
-    assert_eq!(
-        (stream.tick().per_second, stream.time(EventId(0))),
-        (100_000, Timestamp(128_924_191_172_836))
-    );
+    assert_eq!((stream.tick().per_second, stream.time(EventId(0))), (100_000, Timestamp(128_924_191_172_836)));
     let folder = tempfile::tempdir().unwrap();
-    for (unit, tick) in [
-        (TimeUnit::Seconds, "s"),
-        (TimeUnit::Milliseconds, "ms"),
-        (TimeUnit::Microseconds, "us"),
-    ] {
+    for (unit, tick) in [(TimeUnit::Seconds, "s"), (TimeUnit::Milliseconds, "ms"), (TimeUnit::Microseconds, "us")] {
         let copy = folder.path().join(format!("{tick}.csv"));
         write_csv(&stream, &copy, unit).unwrap();
-        let config = DataConfig {
-            tick: Some(tick.into()),
-            bipartite: Some(false),
-            ..DataConfig::of(&copy)
-        };
+        let config = DataConfig { tick: Some(tick.into()), bipartite: Some(false), ..DataConfig::of(&copy) };
         check_copy(&stream, &load(&config, &mut |_| {}).unwrap());
     }
 }
@@ -179,10 +142,7 @@ fn check_copy(stream: &EventStream, copy: &EventStream) {
     for e in (1..stream.len() as u32).map(EventId) {
         let gap = |s: &EventStream| s.tick().seconds(s.time(e).0 - s.time(EventId(0)).0).to_bits();
         assert_eq!(gap(copy), gap(stream));
-        assert_eq!(
-            copy.tick().nanoseconds(copy.time(e)),
-            stream.tick().nanoseconds(stream.time(e))
-        );
+        assert_eq!(copy.tick().nanoseconds(copy.time(e)), stream.tick().nanoseconds(stream.time(e)));
     }
     let [a, b] = [stream, copy].map(|s| Split::new(s, &SplitConfig::default()).unwrap());
     assert_eq!((&a.train, &a.val, &a.test), (&b.train, &b.val, &b.test));
@@ -190,11 +150,7 @@ fn check_copy(stream: &EventStream, copy: &EventStream) {
     let draw = |s: &EventStream, split: &Split| {
         let rule = CandidateRule::TrainDestinations;
         let sampler = NegativeSampler::new(s, split, &rule, Scored::Test, true, key).unwrap();
-        split
-            .test
-            .clone()
-            .map(|e| sampler.draw(0, EventId(e), s.destination(EventId(e)), 0))
-            .collect::<Vec<_>>()
+        split.test.clone().map(|e| sampler.draw(0, EventId(e), s.destination(EventId(e)), 0)).collect::<Vec<_>>()
     };
     assert_eq!(draw(stream, &a), draw(copy, &b));
 }

@@ -26,9 +26,8 @@ struct Hash;
 
 impl Draw for Hash {
     fn uniform(&self, name: &str, index: u64) -> f64 {
-        let seed = name.bytes().fold(index.wrapping_add(1), |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-        });
+        let seed =
+            name.bytes().fold(index.wrapping_add(1), |h, b| (h ^ u64::from(b)).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         ((seed ^ (seed >> 31)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 11) as f64 / (1u64 << 53) as f64
     }
 
@@ -66,11 +65,7 @@ fn input(config: &TgnConfig) -> ModelInput {
 fn main() {
     let learned = std::env::args().any(|a| a == "learned");
     let config = TgnConfig {
-        time_encoder: if learned {
-            TimeEncoding::Learned
-        } else {
-            TimeEncoding::Fixed
-        },
+        time_encoder: if learned { TimeEncoding::Learned } else { TimeEncoding::Fixed },
         ..TgnConfig::default()
     };
     let mut model = Tgn::new(&config, FeatureDims { edge: EDGE, node: 0 }, &Hash, Device::Cpu).expect("valid");
@@ -84,11 +79,7 @@ fn main() {
         events: B as f64,
         loss: LossReduction::Sum,
     };
-    println!(
-        "{} parameters, {} threads",
-        model.parameters().count(),
-        tch::get_num_threads()
-    );
+    println!("{} parameters, {} threads", model.parameters().count(), tch::get_num_threads());
     let names = ["embed", "score", "backward", "optimizer", "evaluate"];
     let mut times = vec![Vec::new(); names.len()];
     let mut busy = times.clone();
@@ -126,8 +117,5 @@ fn main() {
 /// Wall clock, and nanoseconds that this thread has spent on a CPU (0 where the kernel does not tell).
 fn now() -> (Instant, u64) {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    (
-        Instant::now(),
-        statistics.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0),
-    )
+    (Instant::now(), statistics.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0))
 }

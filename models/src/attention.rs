@@ -45,10 +45,7 @@ impl Attention {
     /// `{name}.wo [Q, Q]`.
     pub fn declare(declare: &mut Declarations, name: &str, dims: AttentionDims) -> Attention {
         let q = dims.row + dims.time;
-        let query = [
-            ("memory", dims.row),
-            ("time", if dims.root_time { dims.time } else { 0 }),
-        ];
+        let query = [("memory", dims.row), ("time", if dims.root_time { dims.time } else { 0 })];
         let fan_in: i64 = query.iter().map(|(_, width)| width).sum();
         let neighbor = [("memory", dims.row), ("edge", dims.edge), ("time", dims.time)];
         let neighbor_init = Init::xavier_uniform(dims.row + dims.edge + dims.time, q);
@@ -63,14 +60,7 @@ impl Attention {
             .collect();
         let out_weight = declare.add(format!("{name}.wo"), &[q, q], Init::inverse_root(q));
         let out_bias = declare.add(format!("{name}.bo"), &[q], Init::Constant(0.0));
-        Attention {
-            dims,
-            query,
-            key,
-            value,
-            out_weight,
-            out_bias,
-        }
+        Attention { dims, query, key, value, out_weight, out_bias }
     }
 
     /// Attends from each root to its neighbors.
@@ -102,7 +92,7 @@ impl Attention {
         let value = self.values(p, &sums, present, keep.map(|_| &weights)); // [R, Q]
         let weight = projection.mm(&p[self.out_weight]); // [D, Q]
         let mut out = projection.mv(&p[self.out_bias]).addmm(&value, &weight.tr()); // [R, D]
-        out.masked_fill_(&neighbors.alone(), 0.1)
+        out.masked_fill_(&neighbors.alone(), 0.0)
     }
 
     /// Scaled queries by head, `[H, R, Q/H]`.
@@ -114,9 +104,7 @@ impl Attention {
         };
         let query = constant.addmm(root, &self.query.weight(p, 0).tr()); // [R, Q]
         let width = query.size()[1] / self.dims.heads;
-        (query * (width as f64).powf(-0.5))
-            .view([-1, self.dims.heads, width])
-            .transpose(0, 1)
+        (query * (width as f64).powf(-0.5)).view([-1, self.dims.heads, width]).transpose(0, 1)
     }
 
     /// A weight `[Q, d]` as `[H, Q/H, d]`.
@@ -126,11 +114,7 @@ impl Attention {
 
     /// Softmax over the neighbors that are there, then dropout.
     fn weights(&self, scores: &Tensor, neighbors: &Neighborhood, keep: Option<&Tensor>) -> Tensor {
-        let lowest = if scores.kind() == Kind::Double {
-            f64::MIN
-        } else {
-            f64::from(f32::MIN)
-        };
+        let lowest = if scores.kind() == Kind::Double { f64::MIN } else { f64::from(f32::MIN) };
         let masked = scores.masked_fill(&neighbors.valid.logical_not().unsqueeze(1), lowest);
         let weights = masked.softmax(-1, None);
         match keep {

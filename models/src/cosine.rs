@@ -10,11 +10,7 @@
 const LARGEST: f32 = 1.0e9;
 
 /// Pi in three parts; the first two have at most 24 significant bits, so their products with integers below 2^29 are exact.
-const PI_PARTS: [f64; 3] = [
-    3.141_592_502_593_994,
-    1.509_957_883_172_319_3e-7,
-    1.078_060_571_631_623_8e-14,
-];
+const PI_PARTS: [f64; 3] = [3.141_592_502_593_994, 1.509_957_883_172_319_3e-7, 1.078_060_571_631_623_8e-14];
 
 /// `out[e, t] = cos(dt[e] * w[t] + b[t])`.
 ///
@@ -64,11 +60,7 @@ fn differentiate_avx2(dt: &[f32], w: &[f32], b: &[f32], g: &[f32], dw: &mut [f64
 }
 
 fn within_range(dt: &[f32], w: &[f32], b: &[f32]) -> bool {
-    let largest = |values: &[f32]| {
-        values
-            .iter()
-            .fold(0f32, |m, x| if x.abs() > m || x.is_nan() { x.abs() } else { m })
-    };
+    let largest = |values: &[f32]| values.iter().fold(0f32, |m, x| if x.abs() > m || x.is_nan() { x.abs() } else { m });
     largest(dt) * largest(w) + largest(b) < LARGEST
 }
 
@@ -158,11 +150,7 @@ mod tests {
     fn parts_sum_to_pi_and_multiply_exactly() {
         assert_eq!(PI_PARTS[0] + (PI_PARTS[1] + PI_PARTS[2]), std::f64::consts::PI);
         for part in &PI_PARTS[..2] {
-            assert_eq!(
-                part.to_bits() & ((1 << 29) - 1),
-                0,
-                "{part} has at most 24 significant bits"
-            );
+            assert_eq!(part.to_bits() & ((1 << 29) - 1), 0, "{part} has at most 24 significant bits");
         }
     }
 
@@ -177,12 +165,7 @@ mod tests {
                 for t in 0..w.len() {
                     let want = f64::from(dt * w[t] + b[t]).cos();
                     let got = f64::from(out[e * w.len() + t]);
-                    assert!(
-                        (got - want).abs() <= 6e-8,
-                        "cos({dt} * {} + {}): {got} for {want}",
-                        w[t],
-                        b[t]
-                    );
+                    assert!((got - want).abs() <= 6e-8, "cos({dt} * {} + {}): {got} for {want}", w[t], b[t]);
                 }
             }
         }

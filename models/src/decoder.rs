@@ -18,9 +18,7 @@ impl Decoder {
     /// Declares `dec.w1.{source,destination} [D_emb, D_emb]`, `dec.b1`, `dec.w2 [1, D_emb]`, `dec.b2`.
     pub fn declare(declare: &mut Declarations, embedding_dim: i64) -> Decoder {
         let blocks = [("source", embedding_dim), ("destination", embedding_dim)];
-        Decoder {
-            mlp: Mlp::declare(declare, "dec", &blocks, embedding_dim, 1),
-        }
+        Decoder { mlp: Mlp::declare(declare, "dec", &blocks, embedding_dim, 1) }
     }
 
     /// Logits of the true and of the negative pairs, `([B], [B * n])`.
@@ -28,9 +26,7 @@ impl Decoder {
         let hidden = &self.mlp.hidden;
         let events = pairs.source.size()[0];
         let negatives = pairs.negative.size()[0] / events.max(1);
-        let source = hidden
-            .bias(p)
-            .addmm(&z.index_select(0, &pairs.source), &hidden.weight(p, 0).tr()); // [B, D_emb]
+        let source = hidden.bias(p).addmm(&z.index_select(0, &pairs.source), &hidden.weight(p, 0).tr()); // [B, D_emb]
         let all = z.mm(&hidden.weight(p, 1).tr()); // [R, D_emb]
         let positive = all.index_select(0, &pairs.destination) + &source;
         let width = source.size()[1];

@@ -104,9 +104,9 @@ impl EmbeddingLayer {
                 EmbeddingLayer::Sum { neighbor, merge, edge }
             }
             Embedding::Identity => EmbeddingLayer::Identity,
-            Embedding::Time => EmbeddingLayer::Time {
-                rate: declare.add(format!("{name}.time.w"), &[a.row], Init::Constant(0.0)),
-            },
+            Embedding::Time => {
+                EmbeddingLayer::Time { rate: declare.add(format!("{name}.time.w"), &[a.row], Init::Constant(0.0)) }
+            }
         }
     }
 
@@ -128,9 +128,7 @@ impl EmbeddingLayer {
                 let (neighbors, present) = neighborhood(below, layer, neighbor, *edge);
                 let (keep, projection) = (layer.keep.as_ref(), merge.hidden.weight(p, 0));
                 let mut hidden = attention.forward(p, &root, &zero, &neighbors, &present, keep, projection); // [R, D_emb]
-                hidden = hidden
-                    .addmm_(&root, &merge.hidden.weight(p, 1).tr())
-                    .g_add_(merge.hidden.bias(p));
+                hidden = hidden.addmm_(&root, &merge.hidden.weight(p, 1).tr()).g_add_(merge.hidden.bias(p));
                 merge.output(p, hidden)
             }
             EmbeddingLayer::Sum { neighbor, merge, edge } => {
@@ -151,9 +149,7 @@ impl EmbeddingLayer {
 /// Gathers the neighbors' blocks; the second result says which weight block each belongs to.
 fn neighborhood(below: &Tensor, layer: &LayerInput, codes: Tensor, edge: bool) -> (Neighborhood, Vec<usize>) {
     let (r, k) = layer.neighbor.size2().expect("neighbor: [R, K]");
-    let rows = below
-        .index_select(0, &layer.neighbor.view([r * k]))
-        .view([r, k, below.size()[1]]);
+    let rows = below.index_select(0, &layer.neighbor.view([r * k])).view([r, k, below.size()[1]]);
     let (mut blocks, mut present) = (vec![rows], vec![0]);
     if let (true, Some(features)) = (edge, &layer.edge_features) {
         blocks.push(features.shallow_clone());
@@ -161,22 +157,14 @@ fn neighborhood(below: &Tensor, layer: &LayerInput, codes: Tensor, edge: bool) -
     }
     blocks.push(codes);
     present.push(if edge { 2 } else { 1 });
-    (
-        Neighborhood {
-            blocks,
-            valid: layer.valid.shallow_clone(),
-        },
-        present,
-    )
+    (Neighborhood { blocks, valid: layer.valid.shallow_clone() }, present)
 }
 
 /// `relu(W1 sum_j x_j + n b1)` over a root's n neighbors.
 fn neighbor_sum(p: &Parameters, linear: &BlockLinear, neighbors: &Neighborhood, present: &[usize]) -> Tensor {
     let indicator = neighbors.indicator(neighbors.blocks[0].kind()); // [R, 1, K]
     let sums: Vec<Tensor> = neighbors.sums(&indicator).iter().map(|x| x.squeeze_dim(1)).collect();
-    let mut hidden = indicator
-        .sum_dim_intlist(-1, false, None)
-        .matmul(&linear.bias(p).unsqueeze(0)); // [R, D_emb]
+    let mut hidden = indicator.sum_dim_intlist(-1, false, None).matmul(&linear.bias(p).unsqueeze(0)); // [R, D_emb]
     for (sum, &i) in sums.iter().zip(present) {
         hidden = hidden.addmm_(sum, &linear.weight(p, i).tr());
     }

@@ -74,11 +74,7 @@ pub struct Embedded {
 impl Embedded {
     /// A result whose gradients autograd knows all about.
     pub fn new(z: Tensor, rows: Tensor) -> Embedded {
-        Embedded {
-            z,
-            rows,
-            tape: Tape::default(),
-        }
+        Embedded { z, rows, tape: Tape::default() }
     }
 }
 

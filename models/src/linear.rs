@@ -29,10 +29,7 @@ impl BlockLinear {
             .filter(|(_, width)| *width > 0)
             .map(|(block, width)| declare.add(format!("{weight}.{block}"), &[d_out, *width], weight_init.clone()))
             .collect();
-        BlockLinear {
-            blocks,
-            bias: declare.add(bias, &[d_out], bias_init),
-        }
+        BlockLinear { blocks, bias: declare.add(bias, &[d_out], bias_init) }
     }
 
     /// The weight of block `i`, `[d_out, d_i]`.
@@ -50,10 +47,7 @@ impl BlockLinear {
     /// * `inputs`: `[R, d_i]` each, in the order of the blocks.
     /// * returns `[R, d_out]`.
     pub fn forward(&self, p: &Parameters, inputs: &[Option<&Tensor>]) -> Tensor {
-        let pairs = inputs
-            .iter()
-            .zip(&self.blocks)
-            .filter_map(|(input, block)| Some(((*input)?, &p[*block])));
+        let pairs = inputs.iter().zip(&self.blocks).filter_map(|(input, block)| Some(((*input)?, &p[*block])));
         let mut sum: Option<Tensor> = None;
         for (input, weight) in pairs {
             let weight = weight.tr();
@@ -81,11 +75,7 @@ impl Mlp {
         let (w1, b1) = (format!("{name}.w1"), format!("{name}.b1"));
         let init = Init::xavier_normal(d_in, d_hidden);
         let hidden = BlockLinear::declare(declare, &w1, &b1, blocks, d_hidden, &init, Init::inverse_root(d_in));
-        let w2 = declare.add(
-            format!("{name}.w2"),
-            &[d_out, d_hidden],
-            Init::xavier_normal(d_hidden, d_out),
-        );
+        let w2 = declare.add(format!("{name}.w2"), &[d_out, d_hidden], Init::xavier_normal(d_hidden, d_out));
         let b2 = declare.add(format!("{name}.b2"), &[d_out], Init::inverse_root(d_hidden));
         Mlp { hidden, w2, b2 }
     }

@@ -53,24 +53,13 @@ impl MemoryUpdater {
         };
         let d_out = gates * dims.memory;
         let init = Init::inverse_root(dims.memory);
-        let blocks = [
-            ("own", dims.memory),
-            ("peer", dims.payload),
-            ("edge", dims.edge),
-            ("time", dims.time),
-        ];
+        let blocks = [("own", dims.memory), ("peer", dims.payload), ("edge", dims.edge), ("time", dims.time)];
         let mut linear = |part: &str, blocks: &[(&str, i64)]| {
             let (w, b) = (format!("{name}.w_{part}"), format!("{name}.b_{part}"));
             BlockLinear::declare(declare, &w, &b, blocks, d_out, &init, init.clone())
         };
         let (input, hidden) = (linear("ih", &blocks), linear("hh", &blocks[..1]));
-        MemoryUpdater {
-            cell,
-            input,
-            hidden,
-            memory_dim: dims.memory,
-            edge: dims.edge > 0,
-        }
+        MemoryUpdater { cell, input, hidden, memory_dim: dims.memory, edge: dims.edge > 0 }
     }
 
     /// New rows.

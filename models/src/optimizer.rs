@@ -37,12 +37,7 @@ pub struct OptimizerConfig {
 
 impl Default for OptimizerConfig {
     fn default() -> OptimizerConfig {
-        OptimizerConfig {
-            kind: OptimizerKind::Adam,
-            weight_decay: 0.0,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-        }
+        OptimizerConfig { kind: OptimizerKind::Adam, weight_decay: 0.0, betas: (0.9, 0.999), eps: 1e-8 }
     }
 }
 
@@ -107,13 +102,7 @@ impl Optimizer {
     /// With zero moments.
     pub fn new(config: OptimizerConfig, parameters: &Parameters) -> Optimizer {
         let zeros = || parameters.values().zeros_like();
-        Optimizer {
-            config,
-            steps: 0,
-            own_steps: vec![0; parameters.names().count()],
-            m: zeros(),
-            v: zeros(),
-        }
+        Optimizer { config, steps: 0, own_steps: vec![0; parameters.names().count()], m: zeros(), v: zeros() }
     }
 
     /// Steps taken so far.
@@ -171,27 +160,14 @@ impl Optimizer {
 
 impl OptimizerConfig {
     fn factors(&self, lr: f64, steps: u64) -> StepFactors {
-        let OptimizerConfig {
-            kind,
-            weight_decay,
-            betas: (beta1, beta2),
-            eps,
-        } = *self;
+        let OptimizerConfig { kind, weight_decay, betas: (beta1, beta2), eps } = *self;
         let t = steps as f64;
         let (shrink, decay) = match kind {
             OptimizerKind::Adam => (1.0, weight_decay),
             OptimizerKind::AdamW => (1.0 - lr * weight_decay, 0.0),
         };
         let step_size = lr / (1.0 - beta1.powf(t));
-        StepFactors {
-            shrink,
-            decay,
-            beta1,
-            beta2,
-            eps,
-            step_size,
-            correction: (1.0 - beta2.powf(t)).sqrt(),
-        }
+        StepFactors { shrink, decay, beta1, beta2, eps, step_size, correction: (1.0 - beta2.powf(t)).sqrt() }
     }
 }
 
@@ -248,10 +224,7 @@ fn on_slices<T: Float>(p: &Tensor, g: &Tensor, m: &Tensor, v: &Tensor, f: StepFa
         correction: T::of(f.correction),
     };
     let count = p.numel();
-    assert!(
-        [p, g, m, v].iter().all(|x| x.numel() == count && x.is_contiguous()),
-        "four flat buffers of one length"
-    );
+    assert!([p, g, m, v].iter().all(|x| x.numel() == count && x.is_contiguous()), "four flat buffers of one length");
     // SAFETY: the four are distinct contiguous CPU buffers of `count` elements of T (kind and device were matched by the
     // caller, values, gradients and moments are allocated apart), and `&mut Parameters`, `&mut Optimizer` are held meanwhile.
     let (p, g, m, v) = unsafe {
@@ -273,11 +246,7 @@ fn on_tensors(p: &Tensor, g: &Tensor, mut m: Tensor, mut v: Tensor, f: StepFacto
     if f.shrink != 1.0 {
         let _ = p.g_mul_scalar_(f.shrink);
     }
-    let g = if f.decay == 0.0 {
-        g.shallow_clone()
-    } else {
-        g + &p * f.decay
-    };
+    let g = if f.decay == 0.0 { g.shallow_clone() } else { g + &p * f.decay };
     let _ = m.lerp_(&g, 1.0 - f.beta1);
     let _ = v.g_mul_scalar_(f.beta2);
     let _ = v.g_add_(&(&g * &g * (1.0 - f.beta2)));
@@ -355,9 +324,7 @@ mod tests {
         let mut declare = Declarations::default();
         declare.add("x", &[7, 11], Init::Uniform(1.0));
         let mut p = declare.build(kind, Device::Cpu, &Ramp);
-        let grads: Vec<f64> = (0..77)
-            .map(|i| (f64::from(i) * 1.7).sin() * 10f64.powi(i % 9 - 6))
-            .collect();
+        let grads: Vec<f64> = (0..77).map(|i| (f64::from(i) * 1.7).sin() * 10f64.powi(i % 9 - 6)).collect();
         p.set_grads(&Tensor::from_slice(&grads)).expect("77 numbers");
         p
     }
@@ -367,11 +334,7 @@ mod tests {
     fn slices_equal_tensor_operations() {
         for (kind, tolerance) in [(Kind::Float, 2e-7), (Kind::Double, 1e-15)] {
             for rule in [OptimizerKind::Adam, OptimizerKind::AdamW] {
-                let config = OptimizerConfig {
-                    kind: rule,
-                    weight_decay: 0.1,
-                    ..OptimizerConfig::default()
-                };
+                let config = OptimizerConfig { kind: rule, weight_decay: 0.1, ..OptimizerConfig::default() };
                 let (mut a, b) = (parameters(kind), parameters(kind));
                 let (mut on_slices, mut other) = (Optimizer::new(config, &a), Optimizer::new(config, &b));
                 for _ in 0..5 {
@@ -381,11 +344,7 @@ mod tests {
                     let (m, v) = (other.m.shallow_clone(), other.v.shallow_clone());
                     no_grad(|| on_tensors(b.values(), b.grads(), m, v, factors));
                 }
-                for (x, y) in [
-                    (a.values(), b.values()),
-                    (&on_slices.m, &other.m),
-                    (&on_slices.v, &other.v),
-                ] {
+                for (x, y) in [(a.values(), b.values()), (&on_slices.m, &other.m), (&on_slices.v, &other.v)] {
                     let difference = (x - y).abs().max().double_value(&[]) / x.abs().max().double_value(&[]);
                     assert!(difference <= tolerance, "{rule:?} {kind:?}: {difference:e}");
                 }
@@ -404,16 +363,10 @@ mod tests {
         let mut before = Optimizer::new(OptimizerConfig::default(), &p);
         (0..3).for_each(|_| before.step(&mut p, 1e-3));
         let mut after = Optimizer::new(OptimizerConfig::default(), &p);
-        after
-            .restore(before.steps(), before.own_steps(), before.moments().0, before.moments().1)
-            .expect("same length");
+        after.restore(before.steps(), before.own_steps(), before.moments().0, before.moments().1).expect("same length");
         (0..3).for_each(|_| after.step(&mut p, 1e-3));
         assert_eq!(p.values(), straight.values());
-        assert!(
-            after
-                .restore(1, before.own_steps(), &Tensor::from_slice(&[0f32]), before.moments().1)
-                .is_err()
-        );
+        assert!(after.restore(1, before.own_steps(), &Tensor::from_slice(&[0f32]), before.moments().1).is_err());
     }
 
     /// As in PyTorch, a parameter without a gradient is neither moved nor counted, one with a zero gradient is.
@@ -454,14 +407,8 @@ mod tests {
     fn schedules() {
         let rate = |s: LrSchedule, step| s.rate(2.0, step, 100);
         assert_eq!([0, 99].map(|step| rate(LrSchedule::Constant, step)), [2.0, 2.0]);
-        assert_eq!(
-            [0, 50, 100].map(|step| (rate(LrSchedule::Cosine, step) * 1e6).round() / 1e6),
-            [2.0, 1.0, 0.0]
-        );
-        assert_eq!(
-            [0, 1, 4, 5, 99].map(|step| rate(LrSchedule::LinearWarmup, step)),
-            [0.4, 0.8, 2.0, 2.0, 2.0]
-        );
+        assert_eq!([0, 50, 100].map(|step| (rate(LrSchedule::Cosine, step) * 1e6).round() / 1e6), [2.0, 1.0, 0.0]);
+        assert_eq!([0, 1, 4, 5, 99].map(|step| rate(LrSchedule::LinearWarmup, step)), [0.4, 0.8, 2.0, 2.0, 2.0]);
         assert!(LrSchedule::LinearWarmup.rate(1.0, 0, 0).is_finite());
     }
 }

@@ -76,15 +76,8 @@ impl Declarations {
     /// Declares a parameter; the name must be new.
     pub fn add(&mut self, name: impl Into<String>, shape: &[i64], init: Init) -> ParameterId {
         let name = name.into();
-        assert!(
-            self.0.iter().all(|d| d.name != name),
-            "parameter {name} is declared twice"
-        );
-        self.0.push(Declared {
-            name,
-            shape: shape.to_vec(),
-            init,
-        });
+        assert!(self.0.iter().all(|d| d.name != name), "parameter {name} is declared twice");
+        self.0.push(Declared { name, shape: shape.to_vec(), init });
         ParameterId(self.0.len() - 1)
     }
 
@@ -228,11 +221,8 @@ impl Parameters {
     /// Differentiates a scalar by some parameters, adds the results to the flat gradient, and returns the gradients at
     /// `leaves`.
     pub fn differentiate(&mut self, scalar: &Tensor, ids: &[ParameterId], leaves: &[&Tensor]) -> Vec<Tensor> {
-        let inputs: Vec<&Tensor> = ids
-            .iter()
-            .map(|id| &self.entries[id.0].value)
-            .chain(leaves.iter().copied())
-            .collect();
+        let inputs: Vec<&Tensor> =
+            ids.iter().map(|id| &self.entries[id.0].value).chain(leaves.iter().copied()).collect();
         let mut gradients = Tensor::run_backward(&[scalar], &inputs, false, false);
         let at_leaves = gradients.split_off(ids.len());
         self.accumulate(ids, &gradients);
@@ -251,11 +241,7 @@ impl Parameters {
         };
         if value.size() != entry.shape {
             let (expected, got) = (entry.shape.clone(), value.size());
-            return Err(Error::ParameterShape {
-                name: name.into(),
-                expected,
-                got,
-            });
+            return Err(Error::ParameterShape { name: name.into(), expected, got });
         }
         no_grad(|| entry.value.copy_(value));
         Ok(())
@@ -315,11 +301,7 @@ pub(crate) fn check_len(what: &'static str, expected: usize, got: usize) -> Resu
 /// Checks that a flat buffer holds `expected` numbers.
 pub(crate) fn check_count(what: &'static str, expected: i64, flat: &Tensor) -> Result<()> {
     let got = flat.numel() as i64;
-    if got == expected && flat.dim() == 1 {
-        Ok(())
-    } else {
-        Err(Error::ParameterCount { what, expected, got })
-    }
+    if got == expected && flat.dim() == 1 { Ok(()) } else { Err(Error::ParameterCount { what, expected, got }) }
 }
 
 #[cfg(test)]
@@ -351,11 +333,9 @@ mod tests {
         assert_eq!((p.count(), p.names().collect::<Vec<_>>()), (10, vec!["a", "bb"]));
         assert!(p[a].requires_grad() && p[a].is_leaf());
         assert_eq!(Tensor::cat(&[p[a].view(-1), p[b].view(-1)], 0), *p.values());
-        p.set_values(&Tensor::arange(10, (Kind::Float, Device::Cpu)))
-            .expect("10 numbers");
+        p.set_values(&Tensor::arange(10, (Kind::Float, Device::Cpu))).expect("10 numbers");
         assert_eq!(p[b].double_value(&[3]), 9.0);
-        p.set("bb", &Tensor::from_slice(&[1f64, 2.0, 3.0, 4.0]))
-            .expect("four numbers");
+        p.set("bb", &Tensor::from_slice(&[1f64, 2.0, 3.0, 4.0])).expect("four numbers");
         assert_eq!(p.values().double_value(&[9]), 4.0);
         assert!(p.set("c", &Tensor::from_slice(&[1f64])).is_err());
         assert!(p.set("bb", &Tensor::from_slice(&[1f64])).is_err());
@@ -371,14 +351,8 @@ mod tests {
             let scalar = p[a].sum(Kind::Float) * 3.0 + leaf.sum(Kind::Float);
             let at_leaf = p.differentiate(&scalar, &[a, b], &[&leaf]);
             assert_eq!(at_leaf[0].double_value(&[0]), 1.0);
-            assert_eq!(
-                p.grad("a").expect("declared").double_value(&[1, 2]),
-                3.0 * f64::from(pass)
-            );
-            assert_eq!(
-                p.grads().abs().sum(Kind::Float).double_value(&[]),
-                18.0 * f64::from(pass)
-            );
+            assert_eq!(p.grad("a").expect("declared").double_value(&[1, 2]), 3.0 * f64::from(pass));
+            assert_eq!(p.grads().abs().sum(Kind::Float).double_value(&[]), 18.0 * f64::from(pass));
         }
         p.scale_grads(0.5);
         assert_eq!(p.grads().double_value(&[0]), 3.0);

@@ -103,26 +103,12 @@ impl TgnConfig {
     /// # Errors
     /// [`Error::InvalidConfig`], naming the key and the mend.
     pub fn validate(&self) -> Result<()> {
-        for (key, width) in [
-            ("memory_dim", self.memory_dim),
-            ("time_dim", self.time_dim),
-            ("embedding_dim", self.embedding_dim),
-        ] {
-            require(
-                width > 0,
-                key,
-                width,
-                "a width is positive",
-                "write 1 or more, such as 100",
-            )?;
+        for (key, width) in
+            [("memory_dim", self.memory_dim), ("time_dim", self.time_dim), ("embedding_dim", self.embedding_dim)]
+        {
+            require(width > 0, key, width, "a width is positive", "write 1 or more, such as 100")?;
         }
-        require(
-            self.layers > 0,
-            "layers",
-            self.layers,
-            "there is no embedding without a layer",
-            "write 1 or 2",
-        )?;
+        require(self.layers > 0, "layers", self.layers, "there is no embedding without a layer", "write 1 or 2")?;
         require(
             (0.0..1.0).contains(&self.dropout),
             "dropout",
@@ -130,13 +116,7 @@ impl TgnConfig {
             "it is a probability below 1",
             "write 0.1",
         )?;
-        require(
-            self.heads > 0,
-            "heads",
-            self.heads,
-            "attention has at least one head",
-            "write 1 or 2",
-        )?;
+        require(self.heads > 0, "heads", self.heads, "attention has at least one head", "write 1 or 2")?;
         match self.embedding {
             Embedding::Attention => self.validate_heads(),
             Embedding::Sum => Ok(()),
@@ -161,10 +141,7 @@ impl TgnConfig {
     }
 
     fn validate_row_embedding(&self) -> Result<()> {
-        let (memory, reason) = (
-            self.memory_dim,
-            "this embedding is the memory row, whose width is memory_dim",
-        );
+        let (memory, reason) = (self.memory_dim, "this embedding is the memory row, whose width is memory_dim");
         require(
             self.embedding_dim == memory,
             "embedding_dim",
@@ -173,31 +150,15 @@ impl TgnConfig {
             &format!("write {memory}, or embedding = \"attention\""),
         )?;
         let reason = "this embedding reads no neighbors";
-        require(
-            self.layers == 1,
-            "layers",
-            self.layers,
-            reason,
-            "write 1, or embedding = \"attention\"",
-        )?;
+        require(self.layers == 1, "layers", self.layers, reason, "write 1, or embedding = \"attention\"")?;
         let dated = self.embedding == Embedding::Time && !self.root_time;
         let reason = "the time embedding is a function of the root's time";
-        require(
-            !dated,
-            "root_time",
-            self.root_time,
-            reason,
-            "write true, or embedding = \"identity\"",
-        )
+        require(!dated, "root_time", self.root_time, reason, "write true, or embedding = \"identity\"")
     }
 
     /// Width of the rows that layer `l` reads.
     fn row_dim(&self, layer: usize) -> i64 {
-        if layer == 0 {
-            self.memory_dim
-        } else {
-            self.embedding_dim
-        }
+        if layer == 0 { self.memory_dim } else { self.embedding_dim }
     }
 
     fn attention_dims(&self, layer: usize, edge_dim: i64) -> AttentionDims {
@@ -213,12 +174,7 @@ impl TgnConfig {
 }
 
 fn require(holds: bool, key: &'static str, value: impl std::fmt::Display, reason: &str, mend: &str) -> Result<()> {
-    let error = || Error::InvalidConfig {
-        key,
-        value: value.to_string(),
-        reason: reason.into(),
-        mend: mend.into(),
-    };
+    let error = || Error::InvalidConfig { key, value: value.to_string(), reason: reason.into(), mend: mend.into() };
     if holds { Ok(()) } else { Err(error()) }
 }
 
@@ -259,18 +215,10 @@ impl Tgn {
             d.add("node.w", &[config.memory_dim, features.node], init)
         });
         let (memory, time_dim) = (config.memory_dim, config.time_dim);
-        let message = MessageDims {
-            memory,
-            payload: memory,
-            edge: features.edge,
-            time: time_dim,
-        };
+        let message = MessageDims { memory, payload: memory, edge: features.edge, time: time_dim };
         let updater = MemoryUpdater::declare(d, config.updater, message);
         let layers = (0..config.layers).map(|l| {
-            let dims = EmbeddingDims {
-                attention: config.attention_dims(l, features.edge),
-                out: config.embedding_dim,
-            };
+            let dims = EmbeddingDims { attention: config.attention_dims(l, features.edge), out: config.embedding_dim };
             EmbeddingLayer::declare(d, &format!("layer{l}"), config.embedding, dims)
         });
         let layers = layers.collect();
@@ -323,19 +271,14 @@ impl Tgn {
     }
 
     fn forward(&self, input: &ModelInput, mut tape: Tape) -> Embedded {
-        assert_eq!(
-            input.layers.len(),
-            self.layers.len(),
-            "one layer of roots for each layer of the model"
-        );
+        assert_eq!(input.layers.len(), self.layers.len(), "one layer of roots for each layer of the model");
         let p = &self.parameters;
         let rows = self.updated_rows(input, &mut tape);
         let mut x = self.with_node_features(&rows, input.node_features.as_ref());
         for (layer, roots) in self.layers.iter().zip(&input.layers) {
-            let codes = layer.reads_neighbors().then(|| Codes {
-                zero: self.time.zero(p),
-                neighbor: self.time.encode(p, &roots.dt, &mut tape),
-            });
+            let codes = layer
+                .reads_neighbors()
+                .then(|| Codes { zero: self.time.zero(p), neighbor: self.time.encode(p, &roots.dt, &mut tape) });
             x = layer.forward(p, &x, roots, codes);
         }
         Embedded { z: x, rows, tape }
@@ -358,11 +301,7 @@ impl Model for Tgn {
             edge_dim: self.features.edge,
             node_dim: self.features.node,
             embedding_dim: c.embedding_dim,
-            layers: if matches!(c.embedding, Embedding::Identity | Embedding::Time) {
-                0
-            } else {
-                c.layers
-            },
+            layers: if matches!(c.embedding, Embedding::Identity | Embedding::Time) { 0 } else { c.layers },
             heads: c.heads,
             dropout: if attends { c.dropout } else { 0.0 },
             root_time: c.root_time,
@@ -388,17 +327,8 @@ impl Model for Tgn {
         let z = z.detach().set_requires_grad(true);
         let (positive, negative) = self.decoder.forward(&self.parameters, &z, pairs);
         let loss = link_loss(&positive, &negative, pairs.events, pairs.loss);
-        let grad_z = self
-            .parameters
-            .differentiate(&loss, &self.decoder_ids, &[&z])
-            .pop()
-            .expect("z was asked for");
-        Scored {
-            positive: positive.detach(),
-            negative: negative.detach(),
-            loss: loss.double_value(&[]),
-            grad_z,
-        }
+        let grad_z = self.parameters.differentiate(&loss, &self.decoder_ids, &[&z]).pop().expect("z was asked for");
+        Scored { positive: positive.detach(), negative: negative.detach(), loss: loss.double_value(&[]), grad_z }
     }
 
     fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
@@ -429,83 +359,33 @@ mod tests {
         let config = TgnConfig::default();
         config.validate().expect("possible");
         let text = serde_json::to_string(&config).expect("plain values");
-        for word in [
-            r#""dtype":"f32""#,
-            r#""time_encoder":"fixed""#,
-            r#""updater":"gru""#,
-            r#""message_time":"applied""#,
-        ] {
+        for word in
+            [r#""dtype":"f32""#, r#""time_encoder":"fixed""#, r#""updater":"gru""#, r#""message_time":"applied""#]
+        {
             assert!(text.contains(word), "{text}");
         }
         assert_eq!(serde_json::from_str::<TgnConfig>(&text).expect("own words"), config);
-        assert_eq!(
-            serde_json::from_str::<TgnConfig>("{}").expect("all keys have defaults"),
-            config
-        );
+        assert_eq!(serde_json::from_str::<TgnConfig>("{}").expect("all keys have defaults"), config);
     }
 
     #[test]
     fn impossible_configurations_name_key_and_mend() {
         let base = TgnConfig::default;
         let cases = [
-            (
-                TgnConfig {
-                    memory_dim: 0,
-                    ..base()
-                },
-                "memory_dim",
-            ),
+            (TgnConfig { memory_dim: 0, ..base() }, "memory_dim"),
             (TgnConfig { time_dim: -1, ..base() }, "time_dim"),
             (TgnConfig { layers: 0, ..base() }, "layers"),
             (TgnConfig { dropout: 1.0, ..base() }, "dropout"),
-            (
-                TgnConfig {
-                    dropout: f64::NAN,
-                    ..base()
-                },
-                "dropout",
-            ),
+            (TgnConfig { dropout: f64::NAN, ..base() }, "dropout"),
             (TgnConfig { heads: 3, ..base() }, "heads"),
-            (
-                TgnConfig {
-                    heads: 8,
-                    layers: 2,
-                    embedding_dim: 102,
-                    ..base()
-                },
-                "heads",
-            ),
-            (
-                TgnConfig {
-                    embedding: Embedding::Identity,
-                    embedding_dim: 50,
-                    ..base()
-                },
-                "embedding_dim",
-            ),
-            (
-                TgnConfig {
-                    embedding: Embedding::Time,
-                    layers: 2,
-                    ..base()
-                },
-                "layers",
-            ),
-            (
-                TgnConfig {
-                    embedding: Embedding::Time,
-                    root_time: false,
-                    ..base()
-                },
-                "root_time",
-            ),
+            (TgnConfig { heads: 8, layers: 2, embedding_dim: 102, ..base() }, "heads"),
+            (TgnConfig { embedding: Embedding::Identity, embedding_dim: 50, ..base() }, "embedding_dim"),
+            (TgnConfig { embedding: Embedding::Time, layers: 2, ..base() }, "layers"),
+            (TgnConfig { embedding: Embedding::Time, root_time: false, ..base() }, "root_time"),
         ];
         for (config, key) in cases {
             let message = config.validate().expect_err(key).to_string();
-            assert!(
-                message.starts_with(&format!("model.{key} = ")) && message.contains("; write "),
-                "{message}"
-            );
+            assert!(message.starts_with(&format!("model.{key} = ")) && message.contains("; write "), "{message}");
         }
     }
 }

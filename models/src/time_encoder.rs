@@ -55,10 +55,7 @@ pub struct Tape {
 impl Tape {
     /// A tape that keeps codes for a backward pass.
     pub fn recording() -> Tape {
-        Tape {
-            recording: true,
-            codes: Vec::new(),
-        }
+        Tape { recording: true, codes: Vec::new() }
     }
 
     /// The leaves whose gradients [`TimeEncoder::differentiate`] wants.
@@ -127,23 +124,11 @@ impl TimeEncoder {
         };
         let width = p[w].numel();
         let (mut dw, mut db) = (vec![0.0; width], vec![0.0; width]);
-        for ((dt, _), gradient) in tape
-            .codes
-            .iter()
-            .zip(gradients)
-            .filter(|(_, gradient)| gradient.defined())
-        {
+        for ((dt, _), gradient) in tape.codes.iter().zip(gradients).filter(|(_, gradient)| gradient.defined()) {
             let gradient = gradient.contiguous();
-            cosine::differentiate(
-                floats(dt),
-                floats(&p[w]),
-                floats(&p[b]),
-                floats(&gradient),
-                &mut dw,
-                &mut db,
-            );
+            cosine::differentiate(floats(dt), floats(&p[w]), floats(&p[b]), floats(&gradient), &mut dw, &mut db);
         }
-        if !tape.codes.is_empty() {
+        if gradients.iter().any(Tensor::defined) {
             let gradients = [dw, db].map(|sum| Tensor::from_slice(&sum).to_kind(Kind::Float));
             p.accumulate(&[w, b], &gradients);
         }

@@ -45,11 +45,7 @@ impl Golden {
             let value = read(array, kind);
             (name, value)
         });
-        Golden {
-            file,
-            kind,
-            arrays: arrays.collect(),
-        }
+        Golden { file, kind, arrays: arrays.collect() }
     }
 
     fn get(&self, key: &str) -> Tensor {
@@ -70,21 +66,14 @@ impl Golden {
     }
 
     fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
-        self.arrays
-            .iter()
-            .filter_map(move |(key, value)| Some((key.strip_prefix(prefix)?, value)))
+        self.arrays.iter().filter_map(move |(key, value)| Some((key.strip_prefix(prefix)?, value)))
     }
 
     /// Loads the initial parameters; the file must name each of the model's, and no other.
     fn load(&self, parameters: &mut Parameters) {
         let mut ours: Vec<&str> = parameters.names().collect();
         ours.sort_unstable();
-        assert_eq!(
-            ours,
-            self.with_prefix("param/").map(|(name, _)| name).collect::<Vec<_>>(),
-            "{}",
-            self.file
-        );
+        assert_eq!(ours, self.with_prefix("param/").map(|(name, _)| name).collect::<Vec<_>>(), "{}", self.file);
         for (name, value) in self.with_prefix("param/") {
             parameters.set(name, value).expect("same shape");
         }
@@ -99,11 +88,7 @@ impl Golden {
         }
         let scale = want.abs().max().double_value(&[]).max(1.0);
         let difference = (got - want).abs().max().double_value(&[]) / scale;
-        assert!(
-            difference <= tolerance(self.kind),
-            "{} {key}: differs by {difference:e}",
-            self.file
-        );
+        assert!(difference <= tolerance(self.kind), "{} {key}: differs by {difference:e}", self.file);
     }
 
     fn check_grads(&self, parameters: &Parameters) {
@@ -128,16 +113,12 @@ impl Golden {
 /// Handles of the first `count` parameters.
 fn ids(count: usize) -> Vec<ParameterId> {
     let mut declarations = Declarations::default();
-    (0..count)
-        .map(|i| declarations.add(i.to_string(), &[1], Init::Constant(0.0)))
-        .collect()
+    (0..count).map(|i| declarations.add(i.to_string(), &[1], Init::Constant(0.0))).collect()
 }
 
 fn read<R: std::io::Read>(array: npyz::NpyFile<R>, kind: Kind) -> Tensor {
     let shape: Vec<i64> = array.shape().iter().map(|&n| n as i64).collect();
-    let npyz::DType::Plain(dtype) = array.dtype() else {
-        panic!("plain arrays only")
-    };
+    let npyz::DType::Plain(dtype) = array.dtype() else { panic!("plain arrays only") };
     let flat = match dtype.type_char() {
         npyz::TypeChar::Float => Tensor::from_slice(&array.into_vec::<f64>().expect("f64")).to_kind(kind),
         npyz::TypeChar::Int => Tensor::from_slice(&array.into_vec::<i64>().expect("i64")),
@@ -152,9 +133,8 @@ struct Hash;
 
 impl Draw for Hash {
     fn uniform(&self, name: &str, index: u64) -> f64 {
-        let seed = name.bytes().fold(index.wrapping_add(1), |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-        });
+        let seed =
+            name.bytes().fold(index.wrapping_add(1), |h, b| (h ^ u64::from(b)).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         ((seed ^ (seed >> 31)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 11) as f64 / (1u64 << 53) as f64
     }
 
@@ -179,9 +159,8 @@ fn layer<T>(golden: &Golden, declare: impl FnOnce(&mut Declarations) -> T) -> (T
 fn time_encoder() {
     for dtype in KINDS {
         let golden = Golden::open("time_encoder", dtype);
-        let (encoder, mut p, count) = layer(&golden, |d| {
-            TimeEncoder::declare(d, TimeEncoding::Learned, 5, golden.kind, Device::Cpu)
-        });
+        let (encoder, mut p, count) =
+            layer(&golden, |d| TimeEncoder::declare(d, TimeEncoding::Learned, 5, golden.kind, Device::Cpu));
         let (dt, mut tape) = (golden.input("dt"), Tape::recording());
         let out = encoder.encode(&p, &dt, &mut tape);
         if dtype == Dtype::F64 {
@@ -197,10 +176,7 @@ fn time_encoder() {
             let gradients = Tensor::run_backward(&[(want * weight).sum(Kind::Float)], &[&w, &b], false, false);
             for (name, gradient) in ["time.w", "time.b"].into_iter().zip(gradients) {
                 let scale = gradient.abs().max().double_value(&[]);
-                let difference = (p.grad(name).expect("learned") - gradient)
-                    .abs()
-                    .max()
-                    .double_value(&[]);
+                let difference = (p.grad(name).expect("learned") - gradient).abs().max().double_value(&[]);
                 assert!(difference < 1e-6 * scale, "{name}: {difference:e} of {scale:e}");
             }
         }
@@ -212,12 +188,7 @@ fn memory_updaters() {
     for dtype in KINDS {
         for (file, cell) in [("gru", Updater::Gru), ("rnn", Updater::Rnn)] {
             let golden = Golden::open(file, dtype);
-            let dims = MessageDims {
-                memory: 6,
-                payload: 6,
-                edge: 5,
-                time: 4,
-            };
+            let dims = MessageDims { memory: 6, payload: 6, edge: 5, time: 4 };
             let (updater, mut p, count) = layer(&golden, |d| MemoryUpdater::declare(d, cell, dims));
             let code = golden.leaf("code");
             let message = Message {
@@ -258,35 +229,18 @@ fn mean_of_messages() {
 #[test]
 fn attention() {
     for dtype in KINDS {
-        for (file, edge, dropout) in [
-            ("attention", 4, 0.0),
-            ("attention_dropout", 4, 0.3),
-            ("attention_plain", 0, 0.0),
-        ] {
+        for (file, edge, dropout) in [("attention", 4, 0.0), ("attention_dropout", 4, 0.3), ("attention_plain", 0, 0.0)]
+        {
             let golden = Golden::open(file, dtype);
             let root_time = edge > 0;
-            let dims = AttentionDims {
-                row: 5,
-                edge,
-                time: 3,
-                heads: 2,
-                dropout,
-                root_time,
-            };
+            let dims = AttentionDims { row: 5, edge, time: 3, heads: 2, dropout, root_time };
             let (attention, mut p, count) = layer(&golden, |d| Attention::declare(d, "attn", dims));
             let mut leaves = vec![("root", golden.leaf("root")), ("memory", golden.leaf("memory"))];
             leaves.extend((edge > 0).then(|| ("edge", golden.leaf("edge"))));
             leaves.push(("time", golden.leaf("time")));
             let blocks = leaves[1..].iter().map(|(_, x)| x.shallow_clone()).collect();
-            let neighbors = Neighborhood {
-                blocks,
-                valid: golden.input("valid"),
-            };
-            let zero = if root_time {
-                golden.leaf("zero_code")
-            } else {
-                golden.input("zero_code")
-            };
+            let neighbors = Neighborhood { blocks, valid: golden.input("valid") };
+            let zero = if root_time { golden.leaf("zero_code") } else { golden.input("zero_code") };
             let present: Vec<usize> = (0..neighbors.blocks.len()).collect();
             let keep = golden.find("in/keep");
             let identity = Tensor::eye(8, (golden.kind, Device::Cpu));
@@ -309,14 +263,7 @@ fn embeddings() {
     for dtype in KINDS {
         for (file, kind, out) in files {
             let golden = Golden::open(file, dtype);
-            let attention = AttentionDims {
-                row: 5,
-                edge: 2,
-                time: 3,
-                heads: 1,
-                dropout: 0.0,
-                root_time: true,
-            };
+            let attention = AttentionDims { row: 5, edge: 2, time: 3, heads: 1, dropout: 0.0, root_time: true };
             let dims = EmbeddingDims { attention, out };
             let ((time, embedding), mut p, count) = layer(&golden, |d| {
                 let time = TimeEncoder::declare(d, TimeEncoding::Learned, 3, golden.kind, Device::Cpu);
@@ -324,10 +271,7 @@ fn embeddings() {
             });
             let below = golden.leaf("below");
             let (roots, mut tape) = (layer_input(&golden, ""), Tape::recording());
-            let codes = Codes {
-                zero: time.zero(&p),
-                neighbor: time.encode(&p, &roots.dt, &mut tape),
-            };
+            let codes = Codes { zero: time.zero(&p), neighbor: time.encode(&p, &roots.dt, &mut tape) };
             let out = embedding.forward(&p, &below, &roots, Some(codes));
             golden.check("out/out", &out);
             let loss = (out * golden.input("weight")).sum(golden.kind);
@@ -354,27 +298,15 @@ fn layer_input(golden: &Golden, prefix: &str) -> LayerInput {
 }
 
 fn pair_input(golden: &Golden, events: f64, loss: LossReduction) -> PairInput {
-    let (source, destination, negative) = (
-        golden.input("source"),
-        golden.input("destination"),
-        golden.input("negative"),
-    );
-    PairInput {
-        source,
-        destination,
-        negative,
-        events,
-        loss,
-    }
+    let (source, destination, negative) =
+        (golden.input("source"), golden.input("destination"), golden.input("negative"));
+    PairInput { source, destination, negative, events, loss }
 }
 
 #[test]
 fn decoder_and_loss() {
     for dtype in KINDS {
-        for (file, reduction) in [
-            ("decoder_sum", LossReduction::Sum),
-            ("decoder_mean", LossReduction::Mean),
-        ] {
+        for (file, reduction) in [("decoder_sum", LossReduction::Sum), ("decoder_mean", LossReduction::Mean)] {
             let golden = Golden::open(file, dtype);
             let (decoder, mut p, count) = layer(&golden, |d| Decoder::declare(d, 4));
             let z = golden.leaf("z");
@@ -408,43 +340,12 @@ fn steps() -> Vec<(&'static str, TgnConfig, i64)> {
         ..base.clone()
     };
     vec![
-        (
-            "step_default",
-            TgnConfig {
-                time_encoder: TimeEncoding::Fixed,
-                dropout: 0.1,
-                ..base.clone()
-            },
-            0,
-        ),
+        ("step_default", TgnConfig { time_encoder: TimeEncoding::Fixed, dropout: 0.1, ..base.clone() }, 0),
         ("step_learned", base.clone(), 0),
-        (
-            "step_two_layers",
-            TgnConfig {
-                layers: 2,
-                dropout: 0.2,
-                ..base.clone()
-            },
-            0,
-        ),
+        ("step_two_layers", TgnConfig { layers: 2, dropout: 0.2, ..base.clone() }, 0),
         ("step_stored_mean_rnn", stored, 0),
-        (
-            "step_mean_node_features",
-            TgnConfig {
-                aggregator: Aggregator::Mean,
-                ..base.clone()
-            },
-            6,
-        ),
-        (
-            "step_sum_projected",
-            TgnConfig {
-                embedding: Embedding::Sum,
-                layers: 2,
-                ..base
-            },
-            4,
-        ),
+        ("step_mean_node_features", TgnConfig { aggregator: Aggregator::Mean, ..base.clone() }, 6),
+        ("step_sum_projected", TgnConfig { embedding: Embedding::Sum, layers: 2, ..base }, 4),
     ]
 }
 
@@ -460,9 +361,7 @@ fn model_input(golden: &Golden, layers: usize) -> ModelInput {
             dt: golden.input("mail/dt"),
             code: golden.find("in/mail/code"),
         },
-        layers: (0..layers)
-            .map(|l| layer_input(golden, &format!("layer{l}/")))
-            .collect(),
+        layers: (0..layers).map(|l| layer_input(golden, &format!("layer{l}/"))).collect(),
     }
 }
 
@@ -470,11 +369,7 @@ fn model_input(golden: &Golden, layers: usize) -> ModelInput {
 fn step_of(golden: &Golden, config: &TgnConfig, node: i64) -> (Tgn, ModelInput, PairInput) {
     let mut model = Tgn::new(config, FeatureDims { edge: 3, node }, &Hash, Device::Cpu).expect("valid");
     golden.load(model.parameters_mut());
-    (
-        model,
-        model_input(golden, config.layers),
-        pair_input(golden, 4.0, LossReduction::Sum),
-    )
+    (model, model_input(golden, config.layers), pair_input(golden, 4.0, LossReduction::Sum))
 }
 
 #[test]
@@ -544,10 +439,7 @@ fn empty_batches() {
     assert_eq!(embedded.z.size(), [0, config.embedding_dim]);
     let scored = model.score(&embedded.z, &pairs);
     model.backward(embedded, &scored.grad_z);
-    assert_eq!(
-        (scored.loss, scored.positive.numel(), scored.negative.numel()),
-        (0.0, 0, 0)
-    );
+    assert_eq!((scored.loss, scored.positive.numel(), scored.negative.numel()), (0.0, 0, 0));
     assert_eq!(model.parameters().grads().abs().max().double_value(&[]), 0.0);
 }
 
@@ -556,20 +448,10 @@ fn empty_batches() {
 fn absent_edge_features_count_as_zeros() {
     for (file, config, node) in steps() {
         let golden = Golden::open(file, Dtype::F64);
-        let (model, mut input, _) = step_of(
-            &golden,
-            &TgnConfig {
-                dtype: Dtype::F64,
-                ..config
-            },
-            node,
-        );
+        let (model, mut input, _) = step_of(&golden, &TgnConfig { dtype: Dtype::F64, ..config }, node);
         let zeros = |x: &Option<Tensor>| x.as_ref().map(Tensor::zeros_like);
         input.mail.edge_features = zeros(&input.mail.edge_features);
-        input
-            .layers
-            .iter_mut()
-            .for_each(|l| l.edge_features = zeros(&l.edge_features));
+        input.layers.iter_mut().for_each(|l| l.edge_features = zeros(&l.edge_features));
         let with = model.embed(&input, Mode::Eval).z;
         input.mail.edge_features = None;
         input.layers.iter_mut().for_each(|l| l.edge_features = None);
@@ -583,28 +465,16 @@ fn absent_edge_features_count_as_zeros() {
 fn a_mask_of_ones_at_zero_dropout_is_no_mask() {
     let golden = Golden::open("step_learned", Dtype::F64);
     let (_, config, _) = steps().swap_remove(1);
-    let config = TgnConfig {
-        dtype: Dtype::F64,
-        ..config
-    };
+    let config = TgnConfig { dtype: Dtype::F64, ..config };
     let (model, mut input, _) = step_of(&golden, &config, 0);
     let without = model.embed(&input, Mode::Eval).z;
     let valid = &input.layers[0].valid;
-    let ones = Tensor::ones(
-        [valid.size()[0], config.heads, valid.size()[1]],
-        (Kind::Double, Device::Cpu),
-    );
+    let ones = Tensor::ones([valid.size()[0], config.heads, valid.size()[1]], (Kind::Double, Device::Cpu));
     input.layers[0].keep = Some(ones);
     let kept = model.embed(&input, Mode::Eval).z;
     assert!((&without - kept).abs().max().double_value(&[]) < 1e-12);
     let (dropping, _, _) = step_of(&golden, &TgnConfig { dropout: 0.5, ..config }, 0);
-    assert!(
-        (without - dropping.embed(&input, Mode::Eval).z)
-            .abs()
-            .max()
-            .double_value(&[])
-            > 1e-3
-    );
+    assert!((without - dropping.embed(&input, Mode::Eval).z).abs().max().double_value(&[]) > 1e-3);
 }
 
 #[test]
@@ -618,14 +488,8 @@ fn optimizers_follow_torch() {
         for (file, kind, weight_decay) in files {
             let golden = Golden::open(file, dtype);
             let ((), mut p, _) = layer(&golden, |d| _ = d.add("x", &[40], Init::Constant(0.0)));
-            let mut optimizer = Optimizer::new(
-                OptimizerConfig {
-                    kind,
-                    weight_decay,
-                    ..OptimizerConfig::default()
-                },
-                &p,
-            );
+            let mut optimizer =
+                Optimizer::new(OptimizerConfig { kind, weight_decay, ..OptimizerConfig::default() }, &p);
             let (grads, values) = (golden.input("grads"), golden.get("out/values"));
             for step in 0..6 {
                 p.set_grads(&grads.get(step)).expect("same length");

@@ -22,11 +22,6 @@ pub struct SyncConfig {
 
 impl Default for SyncConfig {
     fn default() -> Self {
-        SyncConfig {
-            eps_grad: Auto::Value(0.0),
-            relaxed_interval: 5,
-            cached_interval: 0,
-            drift_budget: 0.05,
-        }
+        SyncConfig { eps_grad: Auto::Value(0.0), relaxed_interval: 5, cached_interval: 0, drift_budget: 0.05 }
     }
 }

@@ -52,9 +52,5 @@ pub(super) fn run(args: Args) -> Result<()> {
     let (val, test) = trainer.score_best(args.split == Split::Test)?;
     let rows = [("val", Some(&val)), ("test", test.as_ref())];
     let shown = &rows[usize::from(args.split == Split::Test)..][..1];
-    print(&format!(
-        "{} as {name}\n{}",
-        args.run.display(),
-        table::splits_table(shown)
-    ))
+    print(&format!("{} as {name}\n{}", args.run.display(), table::splits_table(shown)))
 }

@@ -73,13 +73,8 @@ pub fn start_logging(quiet: bool) {
     use tracing_subscriber::EnvFilter;
     let level = if quiet { "warn" } else { "info" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    let lines = lines
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .without_time();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).without_time();
     // Fails only where a program that uses the library has set up logging of its own.
     let _ = lines.try_init();
 }
@@ -104,11 +99,9 @@ fn refuse_existing(path: &Path) -> Result<()> {
 /// Writes to standard output; a reader that left early (`| head`) is no error.
 fn print(text: &str) -> Result<()> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::Io {
-            doing: "write to",
-            path: "standard output".into(),
-            source: error,
-        }),
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::Io { doing: "write to", path: "standard output".into(), source: error })
+        }
         _ => Ok(()),
     }
 }

@@ -14,33 +14,15 @@ pub(super) fn of(summary: &Summary, folder: &Path) -> String {
     line(
         &mut text,
         "data",
-        &format!(
-            "{}: {} events, {} nodes{synthetic}",
-            data.name,
-            thousands(data.events),
-            thousands(data.nodes)
-        ),
+        &format!("{}: {} events, {} nodes{synthetic}", data.name, thousands(data.events), thousands(data.nodes)),
     );
     line(
         &mut text,
         "split",
-        &format!(
-            "{} / {} / {}",
-            thousands(splits.train),
-            thousands(splits.val),
-            thousands(splits.test)
-        ),
+        &format!("{} / {} / {}", thousands(splits.train), thousands(splits.val), thousands(splits.test)),
     );
-    line(
-        &mut text,
-        "preset",
-        &format!("{}, seed {}", summary.preset, summary.seed),
-    );
-    line(
-        &mut text,
-        "device",
-        &format!("{}, {} threads", summary.device, summary.threads),
-    );
+    line(&mut text, "preset", &format!("{}, seed {}", summary.preset, summary.seed));
+    line(&mut text, "device", &format!("{}, {} threads", summary.device, summary.threads));
     text.push_str("\n epoch      loss    val AP   seconds   events/s\n");
     for (number, epoch) in (1..).zip(&summary.epochs) {
         let figure = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{x:.4}"));
@@ -52,10 +34,7 @@ pub(super) fn of(summary: &Summary, folder: &Path) -> String {
             thousands(epoch.train_events_per_s as u64)
         );
     }
-    text.push_str(&splits_table(&[
-        ("val", summary.val.as_ref()),
-        ("test", summary.test.as_ref()),
-    ]));
+    text.push_str(&splits_table(&[("val", summary.val.as_ref()), ("test", summary.test.as_ref())]));
     let _ = writeln!(
         text,
         "\n{} training events/s, {} evaluation events/s, peak memory {:.0} MiB\nrun folder: {}",
@@ -72,14 +51,8 @@ pub(super) fn splits_table(splits: &[(&str, Option<&SplitMetrics>)]) -> String {
     let mut text = String::from("\n split            AP       AUC  AP/batch  AUC/batch\n");
     for (name, metrics) in splits {
         let Some(metrics) = metrics else { continue };
-        let rows = [
-            (name.to_string(), Some(metrics.links)),
-            (format!("{name} new"), metrics.new_node),
-        ];
-        for (name, link) in rows
-            .into_iter()
-            .filter_map(|(name, link)| link.map(|link| (name, link)))
-        {
+        let rows = [(name.to_string(), Some(metrics.links)), (format!("{name} new"), metrics.new_node)];
+        for (name, link) in rows.into_iter().filter_map(|(name, link)| link.map(|link| (name, link))) {
             let _ = writeln!(
                 text,
                 " {name:8} {:9.4} {:9.4} {:9.4}  {:9.4}",
@@ -113,9 +86,6 @@ mod tests {
 
     #[test]
     fn thousands_are_set_apart() {
-        assert_eq!(
-            [0, 999, 1_000, 157_474, 1_234_567].map(thousands),
-            ["0", "999", "1,000", "157,474", "1,234,567"]
-        );
+        assert_eq!([0, 999, 1_000, 157_474, 1_234_567].map(thousands), ["0", "999", "1,000", "157,474", "1,234,567"]);
     }
 }

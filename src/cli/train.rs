@@ -17,11 +17,7 @@ Examples:
   tidemill train --resume runs/wikipedia-tgn-1")]
 pub(super) struct Args {
     /// Configuration file; a preset and what differs from it
-    #[arg(
-        value_name = "CONFIG.toml",
-        required_unless_present = "resume",
-        conflicts_with = "resume"
-    )]
+    #[arg(value_name = "CONFIG.toml", required_unless_present = "resume", conflicts_with = "resume")]
     pub(super) config: Option<PathBuf>,
 
     /// Overrides one key of the configuration, as in train.batch_size=600; may be given many times
@@ -60,10 +56,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         path: PathBuf::from("this process"),
         source,
     })?;
-    let console = Console {
-        quiet: args.quiet,
-        stop,
-    };
+    let console = Console { quiet: args.quiet, stop };
     let name = args.config.as_deref().map(run_name).unwrap_or_default();
     let mut trainer = Trainer::new(config)?;
     match &args.resume {

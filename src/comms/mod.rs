@@ -28,10 +28,7 @@ pub struct CommConfig {
 
 impl Default for CommConfig {
     fn default() -> Self {
-        CommConfig {
-            timeout_s: 60.0,
-            bucket_bytes: ByteSize(1 << 20),
-        }
+        CommConfig { timeout_s: 60.0, bucket_bytes: ByteSize(1 << 20) }
     }
 }
 
@@ -50,12 +47,7 @@ pub struct Launch {
 
 impl Launch {
     /// Alone.
-    pub const ALONE: Launch = Launch {
-        rank: 0,
-        world: 1,
-        local_rank: 0,
-        local_world: 1,
-    };
+    pub const ALONE: Launch = Launch { rank: 0, world: 1, local_rank: 0, local_world: 1 };
 
     /// From the process's environment.
     ///
@@ -79,25 +71,14 @@ impl Launch {
                 mend: "start with mpirun, or unset the variable to run alone".to_owned(),
             })
         };
-        if !["OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"]
-            .iter()
-            .any(|name| lookup(name).is_some())
-        {
+        if !["OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"].iter().any(|name| lookup(name).is_some()) {
             return Ok(Launch::ALONE);
         }
         let world = number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_NTASKS"], 1)?;
         let rank = number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"], 0)?;
         let local_rank = number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"], 0)?;
-        let local_world = number(
-            &["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"],
-            1,
-        )?;
-        Ok(Launch {
-            rank,
-            world: world.max(1),
-            local_rank,
-            local_world: local_world.max(1),
-        })
+        let local_world = number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"], 1)?;
+        Ok(Launch { rank, world: world.max(1), local_rank, local_world: local_world.max(1) })
     }
 
     /// Refuses what this release can not do.
@@ -123,12 +104,7 @@ mod tests {
     use super::*;
 
     fn launch(variables: &[(&str, &str)]) -> Result<Launch> {
-        Launch::from_lookup(|name| {
-            variables
-                .iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, value)| (*value).to_owned())
-        })
+        Launch::from_lookup(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]
@@ -140,22 +116,8 @@ mod tests {
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
         ];
         let found = launch(&ompi).unwrap();
-        assert_eq!(
-            found,
-            Launch {
-                rank: 3,
-                world: 4,
-                local_rank: 1,
-                local_world: 2
-            }
-        );
-        assert!(
-            found
-                .require_alone()
-                .unwrap_err()
-                .sentence()
-                .contains("4 ranks were started")
-        );
+        assert_eq!(found, Launch { rank: 3, world: 4, local_rank: 1, local_world: 2 });
+        assert!(found.require_alone().unwrap_err().sentence().contains("4 ranks were started"));
         assert_eq!(launch(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).unwrap().world, 2);
         assert_eq!(launch(&[("PMIX_RANK", "0"), ("SLURM_NTASKS", "8")]).unwrap().world, 8);
     }
@@ -165,10 +127,7 @@ mod tests {
         assert_eq!(launch(&[]).unwrap(), Launch::ALONE);
         // A batch job without a launcher: the scheduler's variables alone start no ranks.
         assert_eq!(launch(&[("SLURM_NTASKS", "8")]).unwrap(), Launch::ALONE);
-        launch(&[("OMPI_COMM_WORLD_SIZE", "1")])
-            .unwrap()
-            .require_alone()
-            .unwrap();
+        launch(&[("OMPI_COMM_WORLD_SIZE", "1")]).unwrap().require_alone().unwrap();
         assert!(launch(&[("OMPI_COMM_WORLD_SIZE", "many")]).is_err());
         // A second rank that was not told how many there are is still not alone.
         assert!(launch(&[("PMIX_RANK", "1")]).unwrap().require_alone().is_err());

@@ -18,10 +18,7 @@ impl Config {
     /// # Errors
     /// The first one, with its mend.
     pub fn validate(&self) -> Check {
-        let checks = Checks {
-            config: self,
-            table: self.table(),
-        };
+        let checks = Checks { config: self, table: self.table() };
         checks.data()?;
         checks.split()?;
         checks.model()?;
@@ -35,11 +32,7 @@ impl Config {
 
     /// Refuses a configuration without a stream to read. Apart, since a program may bring its own stream.
     pub(super) fn require_data(&self) -> Check {
-        Checks {
-            config: self,
-            table: self.table(),
-        }
-        .data_path()
+        Checks { config: self, table: self.table() }.data_path()
     }
 
     /// Makes the paths of the configuration absolute, relative to the current folder.
@@ -63,14 +56,8 @@ impl Config {
 }
 
 /// Keys of the model that are held against each other.
-const MODEL_WIDTHS: [&str; 6] = [
-    "model.embedding",
-    "model.memory_dim",
-    "model.time_dim",
-    "model.embedding_dim",
-    "model.layers",
-    "model.root_time",
-];
+const MODEL_WIDTHS: [&str; 6] =
+    ["model.embedding", "model.memory_dim", "model.time_dim", "model.embedding_dim", "model.layers", "model.root_time"];
 
 struct Checks<'a> {
     config: &'a Config,
@@ -97,13 +84,7 @@ impl Checks<'_> {
         }
         let value = find(&self.table, key).map_or_else(|| "(unset)".to_owned(), ToString::to_string);
         let (key, beside) = (key.to_owned(), beside.to_vec());
-        Err(Invalid {
-            key,
-            beside,
-            value,
-            problem: problem.into(),
-            mend: mend.into(),
-        })
+        Err(Invalid { key, beside, value, problem: problem.into(), mend: mend.into() })
     }
 
     fn at_least_one(&self, value: usize, key: &'static str, what: &str) -> Check {
@@ -117,12 +98,7 @@ impl Checks<'_> {
 
     fn file_exists(&self, path: Option<&Path>, key: &'static str) -> Check {
         let wrong = path.is_some_and(|path| !path.is_file());
-        self.refuse(
-            wrong,
-            key,
-            "there is no such file",
-            "give the path of a file that exists",
-        )
+        self.refuse(wrong, key, "there is no such file", "give the path of a file that exists")
     }
 
     /// A fault found by the data crate.
@@ -166,23 +142,11 @@ impl Checks<'_> {
         let Err(error) = model.tgn.validate() else {
             return Ok(());
         };
-        let tidemill_models::Error::InvalidConfig {
-            key,
-            value,
-            reason,
-            mend,
-        } = error
-        else {
+        let tidemill_models::Error::InvalidConfig { key, value, reason, mend } = error else {
             return self.refuse(true, "model.name", error.to_string(), "change the [model] table");
         };
         let beside = MODEL_WIDTHS.to_vec();
-        Err(Invalid {
-            key: format!("model.{key}"),
-            beside,
-            value,
-            problem: reason,
-            mend,
-        })
+        Err(Invalid { key: format!("model.{key}"), beside, value, problem: reason, mend })
     }
 
     fn sampler(&self) -> Check {
@@ -192,10 +156,7 @@ impl Checks<'_> {
             "sampler.neighbors",
             &["model.layers"],
             format!("it has {} numbers for model.layers = {layers}", sampler.neighbors.len()),
-            format!(
-                "give one number per layer, the top layer's first, as in {:?}",
-                vec![10; layers]
-            ),
+            format!("give one number per layer, the top layer's first, as in {:?}", vec![10; layers]),
         )?;
         self.refuse(
             sampler.neighbors.iter().any(|&k| k == 0 || k > usize::from(u16::MAX)),
@@ -215,11 +176,7 @@ impl Checks<'_> {
             "set 1 or more (200 is usual)",
         )?;
         self.not_negative(train.max_seconds, "train.max_seconds")?;
-        self.at_least_one(
-            train.keep_checkpoints,
-            "train.keep_checkpoints",
-            "the number of checkpoints kept",
-        )?;
+        self.at_least_one(train.keep_checkpoints, "train.keep_checkpoints", "the number of checkpoints kept")?;
         self.refuse(
             matches!(train.negatives, CandidateRule::StreamDestinations),
             "train.negatives",

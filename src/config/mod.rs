@@ -146,17 +146,10 @@ impl Config {
         }
         let mut config = source.config()?;
         config.make_paths_absolute();
-        config
-            .require_data()
-            .and_then(|()| config.validate())
-            .map_err(|invalid| {
-                let origin = source.origin(&invalid);
-                ConfigError {
-                    origin,
-                    key: invalid.key.clone(),
-                    fault: invalid.into(),
-                }
-            })?;
+        config.require_data().and_then(|()| config.validate()).map_err(|invalid| {
+            let origin = source.origin(&invalid);
+            ConfigError { origin, key: invalid.key.clone(), fault: invalid.into() }
+        })?;
         Ok(config)
     }
 
@@ -171,11 +164,7 @@ impl Config {
     /// Every value as TOML.
     pub fn to_toml(&self) -> String {
         let body = toml::to_string(self).expect("every value has a TOML form");
-        format!(
-            "# {}: every value, as resolved by tidemill {}\n{body}",
-            self.name(),
-            env!("CARGO_PKG_VERSION")
-        )
+        format!("# {}: every value, as resolved by tidemill {}\n{body}", self.name(), env!("CARGO_PKG_VERSION"))
     }
 
     /// The configuration of a run that goes on: the run folder's `config.toml` rules, and only what does not change the
@@ -194,10 +183,7 @@ impl Config {
                     fault: Fault::Impossible {
                         value,
                         problem: "a run that goes on keeps the values it was started with".to_owned(),
-                        mend: format!(
-                            "only {} may differ; start a new run for anything else",
-                            RESUME_KEYS.join(", ")
-                        ),
+                        mend: format!("only {} may differ; start a new run for anything else", RESUME_KEYS.join(", ")),
                     },
                 };
                 return Err(error.into());
@@ -219,22 +205,13 @@ impl Config {
 
     /// Events in an evaluation batch: `eval.batch_size`, or that of training where it is 0.
     pub fn eval_batch_size(&self) -> usize {
-        if self.eval.batch_size == 0 {
-            self.train.batch_size
-        } else {
-            self.eval.batch_size
-        }
+        if self.eval.batch_size == 0 { self.train.batch_size } else { self.eval.batch_size }
     }
 }
 
 /// What may differ from the run folder's `config.toml` on resume.
-const RESUME_KEYS: [&str; 5] = [
-    "train.epochs",
-    "train.patience",
-    "train.log_every",
-    "train.keep_checkpoints",
-    "threads",
-];
+const RESUME_KEYS: [&str; 5] =
+    ["train.epochs", "train.patience", "train.log_every", "train.keep_checkpoints", "threads"];
 
 /// A value that is impossible by itself or beside others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -253,22 +230,13 @@ pub struct Invalid {
 
 impl From<Invalid> for Fault {
     fn from(invalid: Invalid) -> Fault {
-        Fault::Impossible {
-            value: invalid.value,
-            problem: invalid.problem,
-            mend: invalid.mend,
-        }
+        Fault::Impossible { value: invalid.value, problem: invalid.problem, mend: invalid.mend }
     }
 }
 
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Error {
-        ConfigError {
-            origin: Origin::Preset,
-            key: invalid.key.clone(),
-            fault: invalid.into(),
-        }
-        .into()
+        ConfigError { origin: Origin::Preset, key: invalid.key.clone(), fault: invalid.into() }.into()
     }
 }
 

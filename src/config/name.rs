@@ -23,10 +23,7 @@ impl Config {
         let (own, preset) = (self.table(), self.preset.config().table());
         let mut name = self.preset.name().to_owned();
         for key in super::schema::all_keys() {
-            if NOT_NAMED
-                .iter()
-                .any(|free| key == *free || key.starts_with(&format!("{free}.")))
-            {
+            if NOT_NAMED.iter().any(|free| key == *free || key.starts_with(&format!("{free}."))) {
                 continue;
             }
             let (value, default) = (find(&own, &key), find(&preset, &key));

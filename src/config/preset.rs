@@ -33,11 +33,7 @@ const LATER: [&str; 4] = ["pyg", "dyglib-2023", "tgl-2022", "tgb-v2"];
 impl Preset {
     /// The name in files and results.
     pub fn name(self) -> &'static str {
-        NAMES
-            .iter()
-            .find(|(_, preset)| *preset == self)
-            .expect("every preset has a name")
-            .0
+        NAMES.iter().find(|(_, preset)| *preset == self).expect("every preset has a name").0
     }
 
     /// The preset of a name, or why there is none.
@@ -49,22 +45,15 @@ impl Preset {
             return Ok(*preset);
         }
         if LATER.contains(&name) {
-            return Err(format!(
-                "the preset \"{name}\" comes with a later release; set \"tidemill\" or \"tgn-2020\""
-            ));
+            return Err(format!("the preset \"{name}\" comes with a later release; set \"tidemill\" or \"tgn-2020\""));
         }
         let near = super::nearest(name, NAMES.iter().map(|(known, _)| *known)).unwrap_or("tidemill");
-        Err(format!(
-            "there is no preset \"{name}\"; did you mean \"{near}\"? (tidemill, tgn-2020)"
-        ))
+        Err(format!("there is no preset \"{name}\"; did you mean \"{near}\"? (tidemill, tgn-2020)"))
     }
 
     /// Every value of the preset.
     pub fn config(self) -> Config {
-        let config = Config {
-            preset: self,
-            ..Config::default()
-        };
+        let config = Config { preset: self, ..Config::default() };
         match self {
             Preset::Tidemill => config,
             Preset::Tgn2020 => tgn_2020(config),

@@ -26,11 +26,7 @@ impl Source {
         let syntax = |error: toml_edit::TomlError| {
             let offset = error.span().map_or(0, |span| span.start);
             let message = error.message().trim().replace('\n', ", ");
-            Error::Toml {
-                path: path.to_path_buf(),
-                line: line_of(text, offset),
-                message,
-            }
+            Error::Toml { path: path.to_path_buf(), line: line_of(text, offset), message }
         };
         let document = toml_edit::Document::parse(text).map_err(syntax)?;
         let values: Table = toml::from_str(text).map_err(|error: toml::de::Error| Error::Toml {
@@ -38,15 +34,9 @@ impl Source {
             line: line_of(text, error.span().map_or(0, |span| span.start)),
             message: error.message().trim().replace('\n', ", "),
         })?;
-        let mut reader = FileReader {
-            text,
-            file: path,
-            assignments: Vec::new(),
-        };
+        let mut reader = FileReader { text, file: path, assignments: Vec::new() };
         reader.table(document.as_table(), &values, &mut Vec::new());
-        Ok(Source {
-            assignments: reader.assignments,
-        })
+        Ok(Source { assignments: reader.assignments })
     }
 
     /// Adds one `KEY=VALUE`: TOML, or a bare string.
@@ -57,21 +47,12 @@ impl Source {
             Ok(mut table) if table.len() == 1 => table.remove("value").expect("the only key"),
             _ if raw.starts_with(['[', '{', '"', '\'']) => {
                 let message = format!("`{raw}` is no TOML value");
-                let error = ConfigError {
-                    origin: Origin::Set,
-                    key: key.to_owned(),
-                    fault: Fault::Type { message },
-                };
+                let error = ConfigError { origin: Origin::Set, key: key.to_owned(), fault: Fault::Type { message } };
                 return Err(error.into());
             }
             _ => Value::String(raw.to_owned()),
         };
-        self.assignments.push(Assignment {
-            path,
-            value,
-            bare: Some(raw.to_owned()),
-            origin: Origin::Set,
-        });
+        self.assignments.push(Assignment { path, value, bare: Some(raw.to_owned()), origin: Origin::Set });
         Ok(())
     }
 
@@ -118,12 +99,7 @@ impl Assignment {
     }
 
     fn error(&self, path: &[String], fault: Fault) -> Error {
-        ConfigError {
-            origin: self.origin.clone(),
-            key: path.join("."),
-            fault,
-        }
-        .into()
+        ConfigError { origin: self.origin.clone(), key: path.join("."), fault }.into()
     }
 
     /// Writes the value into `table` and reads the whole anew, so that an error is this key's.
@@ -140,12 +116,7 @@ impl Assignment {
                 return Ok(config);
             }
         }
-        Err(self.error(
-            &self.path,
-            Fault::Type {
-                message: plain_words(error.message()),
-            },
-        ))
+        Err(self.error(&self.path, Fault::Type { message: plain_words(error.message()) }))
     }
 
     /// Refuses a path that names no key, or a table given as a value.
@@ -218,17 +189,10 @@ impl FileReader<'_> {
             match (inner, value) {
                 (Some(inner), Value::Table(values)) if !values.is_empty() => self.table(inner, values, path),
                 _ => {
-                    let span = table
-                        .get_key_value(key)
-                        .and_then(|(key, item)| key.span().or_else(|| item.span()));
+                    let span = table.get_key_value(key).and_then(|(key, item)| key.span().or_else(|| item.span()));
                     let line = line_of(self.text, span.map_or(0, |span| span.start));
                     let origin = Origin::Line(self.file.to_path_buf(), line);
-                    self.assignments.push(Assignment {
-                        path: path.clone(),
-                        value: value.clone(),
-                        bare: None,
-                        origin,
-                    });
+                    self.assignments.push(Assignment { path: path.clone(), value: value.clone(), bare: None, origin });
                 }
             }
             path.pop();
@@ -238,10 +202,7 @@ impl FileReader<'_> {
 
 /// The line, from 1, of a byte offset.
 fn line_of(text: &str, offset: usize) -> usize {
-    1 + text.as_bytes()[..offset.min(text.len())]
-        .iter()
-        .filter(|byte| **byte == b'\n')
-        .count()
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
 /// The valid key most like the path: by its whole, or by its last part where the table is right or missing.
@@ -251,19 +212,12 @@ fn nearest_key(path: &[String]) -> Option<String> {
     let likeness = |key: &String| {
         let (table, name) = key.split_at(key.rfind('.').map_or(0, |dot| dot + 1));
         let by_name = strsim::normalized_damerau_levenshtein(last, name) * if table == parent { 1.0 } else { 0.9 };
-        let whole = if parent.is_empty() {
-            0.0
-        } else {
-            strsim::normalized_damerau_levenshtein(&full, key)
-        };
+        let whole = if parent.is_empty() { 0.0 } else { strsim::normalized_damerau_levenshtein(&full, key) };
         by_name.max(whole)
     };
     let scored = schema::all_keys().into_iter().map(|key| (likeness(&key), key));
     let near: Vec<(f64, String)> = scored.filter(|(likeness, _)| *likeness >= 0.45).collect();
-    near.into_iter()
-        .rev()
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, key)| key)
+    near.into_iter().rev().max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, key)| key)
 }
 
 /// A deserializer's message without Rust's type names, and with the nearest word of an enumeration.

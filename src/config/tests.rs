@@ -5,11 +5,7 @@ use std::path::Path;
 
 /// Reads a configuration whose stream is named.
 fn read(text: &str, sets: &[&str]) -> crate::error::Result<Config> {
-    let sets: Vec<String> = ["data.path=events.csv"]
-        .iter()
-        .chain(sets)
-        .map(|set| (*set).to_owned())
-        .collect();
+    let sets: Vec<String> = ["data.path=events.csv"].iter().chain(sets).map(|set| (*set).to_owned()).collect();
     Config::read(text, Path::new("bad.toml"), &sets)
 }
 
@@ -26,195 +22,72 @@ fn sentence(text: &str, sets: &[&str]) -> String {
 /// Files, with what the error must say: the line, the key and the mend or the nearest key.
 const BAD_FILES: &[(&str, &[&str])] = &[
     // Unknown keys
-    (
-        "[train]\nepoch = 3",
-        &["bad.toml, line 2: train.epoch is no key", "train.epochs"],
-    ),
+    ("[train]\nepoch = 3", &["bad.toml, line 2: train.epoch is no key", "train.epochs"]),
     ("[train]\nlearning_rate = 3", &["line 2: train.learning_rate is no key"]),
-    (
-        "[model]\n\nmemory_dims = 3",
-        &["line 3: model.memory_dims", "model.memory_dim"],
-    ),
-    (
-        "batch_size = 3",
-        &["line 1: batch_size is no key", "nearest one is train.batch_size"],
-    ),
-    (
-        "[trian]\nepochs = 3",
-        &["line 2: trian.epochs is no key", "train.epochs"],
-    ),
+    ("[model]\n\nmemory_dims = 3", &["line 3: model.memory_dims", "model.memory_dim"]),
+    ("batch_size = 3", &["line 1: batch_size is no key", "nearest one is train.batch_size"]),
+    ("[trian]\nepochs = 3", &["line 2: trian.epochs is no key", "train.epochs"]),
     ("[device]\ntype = \"cpu\"", &["line 2: device.type is no key"]),
-    (
-        "[data.columns]\nsource = \"user\"",
-        &["line 2: data.columns.source is no key"],
-    ),
-    (
-        "[data]\ncolumns = { tme = \"ts\" }",
-        &["line 2: data.columns.tme", "data.columns.time"],
-    ),
+    ("[data.columns]\nsource = \"user\"", &["line 2: data.columns.source is no key"]),
+    ("[data]\ncolumns = { tme = \"ts\" }", &["line 2: data.columns.tme", "data.columns.time"]),
     ("[zzzz]", &["line 1: zzzz is no key"]),
     ("[train.lr]\nx = 1", &["line 2: train.lr.x is no key"]),
     ("seeds = 1", &["line 1: seeds is no key", "nearest one is seed"]),
     // Wrong types
-    (
-        "[train]\nepochs = \"ten\"",
-        &["line 2: train.epochs:", "expected a whole number, 0 or more"],
-    ),
-    (
-        "[train]\nbatch_size = -1",
-        &["line 2: train.batch_size:", "`-1`", "a whole number, 0 or more"],
-    ),
-    (
-        "[train]\navoid_positive = 1",
-        &["line 2: train.avoid_positive:", "expected true or false"],
-    ),
+    ("[train]\nepochs = \"ten\"", &["line 2: train.epochs:", "expected a whole number, 0 or more"]),
+    ("[train]\nbatch_size = -1", &["line 2: train.batch_size:", "`-1`", "a whole number, 0 or more"]),
+    ("[train]\navoid_positive = 1", &["line 2: train.avoid_positive:", "expected true or false"]),
     ("[train]\nlr = \"small\"", &["line 2: train.lr:", "expected a number"]),
-    (
-        "[sampler]\nneighbors = 10",
-        &["line 2: sampler.neighbors:", "expected a list in [brackets]"],
-    ),
-    (
-        "[sampler]\nstrategy = \"recnt\"",
-        &["line 2: sampler.strategy:", "`recnt`", "did you mean \"recent\"?"],
-    ),
-    (
-        "[sampler]\ncache_bytes = \"1 GiBi\"",
-        &["line 2: sampler.cache_bytes:", "1GiB"],
-    ),
+    ("[sampler]\nneighbors = 10", &["line 2: sampler.neighbors:", "expected a list in [brackets]"]),
+    ("[sampler]\nstrategy = \"recnt\"", &["line 2: sampler.strategy:", "`recnt`", "did you mean \"recent\"?"]),
+    ("[sampler]\ncache_bytes = \"1 GiBi\"", &["line 2: sampler.cache_bytes:", "1GiB"]),
     ("[device]\nkind = \"gpu\"", &["line 2: device.kind:", "`gpu`", "`cuda`"]),
     ("[device]\nindex = \"first\"", &["line 2: device.index:", "local_rank"]),
     ("train = 3", &["line 1: train: this is a table of keys"]),
     ("preset = 3", &["line 1: preset: expected the name of a preset"]),
     ("seed = 1.5", &["line 1: seed:", "a whole number"]),
-    (
-        "[eval]\ncandidates = \"train_destination\"",
-        &["line 2: eval.candidates:", "train_destinations"],
-    ),
+    ("[eval]\ncandidates = \"train_destination\"", &["line 2: eval.candidates:", "train_destinations"]),
     // Syntax
     ("seed = 1\nseed = 2", &["bad.toml, line 2:", "duplicate key"]),
     ("[train]\nlr = ", &["bad.toml, line 2:"]),
     // Presets
-    (
-        "preset = \"tgn2020\"",
-        &["line 1: preset:", "did you mean \"tgn-2020\"?"],
-    ),
-    (
-        "preset = \"pyg\"",
-        &["line 1: preset:", "\"pyg\" comes with a later release"],
-    ),
+    ("preset = \"tgn2020\"", &["line 1: preset:", "did you mean \"tgn-2020\"?"]),
+    ("preset = \"pyg\"", &["line 1: preset:", "\"pyg\" comes with a later release"]),
     // Impossible values
-    (
-        "[train]\nbatch_size = 0",
-        &["line 2: train.batch_size = 0:", "at least one event", "set 1 or more"],
-    ),
+    ("[train]\nbatch_size = 0", &["line 2: train.batch_size = 0:", "at least one event", "set 1 or more"]),
     ("[train]\nepochs = 0", &["line 2: train.epochs = 0:", "at least 1"]),
     ("[train]\nlr = -1e-4", &["line 2: train.lr = -0.0001:", "set 0 or more"]),
     ("[train]\nlr = nan", &["line 2: train.lr = nan:", "finite"]),
-    (
-        "[train]\nclip_norm = 0.0",
-        &["line 2: train.clip_norm = 0.0:", "leave it out"],
-    ),
-    (
-        "[train]\nkeep_checkpoints = 0",
-        &["line 2: train.keep_checkpoints = 0:", "set 1 or more"],
-    ),
-    (
-        "[train]\nnegatives = \"stream_destinations\"",
-        &["line 2: train.negatives =", "train_destinations"],
-    ),
-    (
-        "[train]\nmax_seconds = -3",
-        &["line 2: train.max_seconds = -3", "0 or more"],
-    ),
-    (
-        "[eval]\ncandidates = \"./nowhere.txt\"",
-        &["line 2: eval.candidates =", "no such file"],
-    ),
-    (
-        "[data]\nnode_features = \"./nowhere.npy\"",
-        &["line 2: data.node_features =", "no such file"],
-    ),
-    (
-        "[data]\ntick = \"fortnight\"",
-        &["line 2: data.tick = \"fortnight\":", "s, ms, us or ns"],
-    ),
+    ("[train]\nclip_norm = 0.0", &["line 2: train.clip_norm = 0.0:", "leave it out"]),
+    ("[train]\nkeep_checkpoints = 0", &["line 2: train.keep_checkpoints = 0:", "set 1 or more"]),
+    ("[train]\nnegatives = \"stream_destinations\"", &["line 2: train.negatives =", "train_destinations"]),
+    ("[train]\nmax_seconds = -3", &["line 2: train.max_seconds = -3", "0 or more"]),
+    ("[eval]\ncandidates = \"./nowhere.txt\"", &["line 2: eval.candidates =", "no such file"]),
+    ("[data]\nnode_features = \"./nowhere.npy\"", &["line 2: data.node_features =", "no such file"]),
+    ("[data]\ntick = \"fortnight\"", &["line 2: data.tick = \"fortnight\":", "s, ms, us or ns"]),
     ("[split]\ntrain = 1.5", &["line 2: split.train = 1.5:", "0.70"]),
-    (
-        "[split]\ntrain = 0.9\nval = 0.2",
-        &["line 3: split.val = 0.2:", "at most 1"],
-    ),
-    (
-        "[split]\nnew_node_share = 1.0",
-        &["line 2: split.new_node_share = 1.0:", "below 1"],
-    ),
+    ("[split]\ntrain = 0.9\nval = 0.2", &["line 3: split.val = 0.2:", "at most 1"]),
+    ("[split]\nnew_node_share = 1.0", &["line 2: split.new_node_share = 1.0:", "below 1"]),
     ("[model]\ndropout = 1.0", &["line 2: model.dropout = 1:", "below 1"]),
     ("[model]\nheads = 3", &["line 2: model.heads = 3:", "200"]),
-    (
-        "[model]\nmemory_dim = 0",
-        &["line 2: model.memory_dim = 0:", "write 1 or more"],
-    ),
+    ("[model]\nmemory_dim = 0", &["line 2: model.memory_dim = 0:", "write 1 or more"]),
     ("[model]\nlayers = 0", &["line 2: model.layers = 0:"]),
-    (
-        "[model]\nlayers = 2",
-        &["sampler.neighbors = [10]:", "model.layers = 2", "as in [10, 10]"],
-    ),
-    (
-        "[sampler]\nneighbors = [10, 10]",
-        &["line 2: sampler.neighbors = [10, 10]:", "model.layers = 1"],
-    ),
-    (
-        "[sampler]\nneighbors = [0]",
-        &["line 2: sampler.neighbors = [0]:", "from 1 to 65535"],
-    ),
-    (
-        "[model]\nembedding = \"identity\"\nembedding_dim = 64",
-        &["line 3: model.embedding_dim = 64:", "write 100"],
-    ),
-    (
-        "[model]\nembedding = \"time\"\nroot_time = false",
-        &["line 3: model.root_time = false:", "write true"],
-    ),
+    ("[model]\nlayers = 2", &["sampler.neighbors = [10]:", "model.layers = 2", "as in [10, 10]"]),
+    ("[sampler]\nneighbors = [10, 10]", &["line 2: sampler.neighbors = [10, 10]:", "model.layers = 1"]),
+    ("[sampler]\nneighbors = [0]", &["line 2: sampler.neighbors = [0]:", "from 1 to 65535"]),
+    ("[model]\nembedding = \"identity\"\nembedding_dim = 64", &["line 3: model.embedding_dim = 64:", "write 100"]),
+    ("[model]\nembedding = \"time\"\nroot_time = false", &["line 3: model.root_time = false:", "write true"]),
     // Not in this release
-    (
-        "[model]\nname = \"tgat\"",
-        &["line 2: model.name = \"tgat\":", "later release", "set \"tgn\""],
-    ),
-    (
-        "[eval]\nnegatives = \"historical\"",
-        &["line 2: eval.negatives =", "later release", "set \"random\""],
-    ),
-    (
-        "[pipeline]\nstaleness = 1",
-        &["line 2: pipeline.staleness = 1:", "later release", "set 0"],
-    ),
-    (
-        "[pipeline]\nqueue_max = 4",
-        &["line 2: pipeline.queue_max = 4:", "leave it at 16"],
-    ),
-    (
-        "[dependency]\ntau_cache = \"auto\"",
-        &["line 2: dependency.tau_cache = \"auto\":", "leave it at 0.0"],
-    ),
-    (
-        "[sync]\neps_grad = 0.01",
-        &["line 2: sync.eps_grad = 0.01:", "leave it at 0.0"],
-    ),
-    (
-        "[replay]\nl_max = 1000",
-        &["line 2: replay.l_max = 1000:", "leave it at 0"],
-    ),
-    (
-        "[gradient]\nmode = \"racom\"",
-        &["line 2: gradient.mode = \"racom\":", "leave it at \"allreduce\""],
-    ),
-    (
-        "[partition]\nstrategy = \"hash\"",
-        &["line 2: partition.strategy = \"hash\":", "leave it at \"fennel\""],
-    ),
-    (
-        "[comm]\nbucket_bytes = \"2MiB\"",
-        &["line 2: comm.bucket_bytes = \"2MiB\":", "leave it at \"1MiB\""],
-    ),
+    ("[model]\nname = \"tgat\"", &["line 2: model.name = \"tgat\":", "later release", "set \"tgn\""]),
+    ("[eval]\nnegatives = \"historical\"", &["line 2: eval.negatives =", "later release", "set \"random\""]),
+    ("[pipeline]\nstaleness = 1", &["line 2: pipeline.staleness = 1:", "later release", "set 0"]),
+    ("[pipeline]\nqueue_max = 4", &["line 2: pipeline.queue_max = 4:", "leave it at 16"]),
+    ("[dependency]\ntau_cache = \"auto\"", &["line 2: dependency.tau_cache = \"auto\":", "leave it at 0.0"]),
+    ("[sync]\neps_grad = 0.01", &["line 2: sync.eps_grad = 0.01:", "leave it at 0.0"]),
+    ("[replay]\nl_max = 1000", &["line 2: replay.l_max = 1000:", "leave it at 0"]),
+    ("[gradient]\nmode = \"racom\"", &["line 2: gradient.mode = \"racom\":", "leave it at \"allreduce\""]),
+    ("[partition]\nstrategy = \"hash\"", &["line 2: partition.strategy = \"hash\":", "leave it at \"fennel\""]),
+    ("[comm]\nbucket_bytes = \"2MiB\"", &["line 2: comm.bucket_bytes = \"2MiB\":", "leave it at \"1MiB\""]),
 ];
 
 #[test]
@@ -268,17 +141,9 @@ fn settings_take_toml_and_bare_words() {
     ];
     let config = read("[train]\nbatch_size = 50\nepochs = 2", &sets).unwrap();
     assert_eq!(config.data.columns.src.as_deref(), Some("user id"));
-    assert_eq!(
-        config.data.columns.dst.as_deref(),
-        Some("7"),
-        "a string that looks like a number"
-    );
+    assert_eq!(config.data.columns.dst.as_deref(), Some("7"), "a string that looks like a number");
     assert_eq!((config.train.lr, config.train.clip_norm), (3e-4, Some(1.0)));
-    assert_eq!(
-        (config.train.batch_size, config.train.epochs),
-        (600, 2),
-        "the last one rules"
-    );
+    assert_eq!((config.train.batch_size, config.train.epochs), (600, 2), "the last one rules");
     assert_eq!(config.sampler.neighbors, [5]);
     assert_eq!(config.device.index, crate::device::Index::Number(1));
 }
@@ -286,49 +151,21 @@ fn settings_take_toml_and_bare_words() {
 #[test]
 fn a_stream_must_be_named() {
     let found = Config::read("", Path::new("empty.toml"), &[]).unwrap_err().sentence();
-    assert!(
-        found.starts_with("data.path = \"\": no event stream is named"),
-        "{found}"
-    );
-    let found = Config::read("[data]\npath = \"\"", Path::new("empty.toml"), &[])
-        .unwrap_err()
-        .sentence();
+    assert!(found.starts_with("data.path = \"\": no event stream is named"), "{found}");
+    let found = Config::read("[data]\npath = \"\"", Path::new("empty.toml"), &[]).unwrap_err().sentence();
     assert!(found.starts_with("empty.toml, line 2: data.path"), "{found}");
-    Config::default()
-        .validate()
-        .expect("a program may bring its own stream");
+    Config::default().validate().expect("a program may bring its own stream");
 }
 
 #[test]
 fn names_carry_the_preset_and_what_differs() {
     let name = |text, sets: &[&str]| read(text, sets).unwrap().name();
     assert_eq!(name("", &[]), "tidemill");
-    assert_eq!(
-        name("preset = \"tgn-2020\"\n[train]\nbatch_size = 600", &[]),
-        "tgn-2020+train.batch_size=600"
-    );
-    assert_eq!(
-        name("preset = \"tgn-2020\"\n[train]\nbatch_size = 200", &[]),
-        "tgn-2020",
-        "the preset's own value"
-    );
-    let sets = [
-        "train.lr=0.001",
-        "sampler.neighbors=[20, 10]",
-        "model.layers=2",
-        "preset=tgn-2020",
-    ];
-    assert_eq!(
-        name("", &sets),
-        "tgn-2020+model.layers=2+sampler.neighbors=[20,10]+train.lr=0.001"
-    );
-    let not_named = [
-        "seed=3",
-        "threads=2",
-        "train.log_every=1",
-        "train.keep_checkpoints=9",
-        "device.kind=cpu",
-    ];
+    assert_eq!(name("preset = \"tgn-2020\"\n[train]\nbatch_size = 600", &[]), "tgn-2020+train.batch_size=600");
+    assert_eq!(name("preset = \"tgn-2020\"\n[train]\nbatch_size = 200", &[]), "tgn-2020", "the preset's own value");
+    let sets = ["train.lr=0.001", "sampler.neighbors=[20, 10]", "model.layers=2", "preset=tgn-2020"];
+    assert_eq!(name("", &sets), "tgn-2020+model.layers=2+sampler.neighbors=[20,10]+train.lr=0.001");
+    let not_named = ["seed=3", "threads=2", "train.log_every=1", "train.keep_checkpoints=9", "device.kind=cpu"];
     assert_eq!(name("[data.columns]\nsrc = \"user\"", &not_named), "tidemill");
     assert_eq!(name("", &["train.clip_norm=1.0"]), "tidemill+train.clip_norm=1.0");
 }
@@ -337,25 +174,9 @@ fn names_carry_the_preset_and_what_differs() {
 fn what_is_written_reads_back_the_same() {
     for sets in [
         &[][..],
-        &[
-            "preset=tgn-2020",
-            "train.clip_norm=0.5",
-            "train.lr=0.1",
-            "data.bipartite=false",
-            "data.tick=ms",
-        ],
-        &[
-            "seed=9",
-            "data.columns={src=\"a\", features=[\"x\", \"y z\"]}",
-            "device.index=2",
-            "model.dtype=f64",
-        ],
-        &[
-            "train.lr_schedule=cosine",
-            "eval.candidates=id_range",
-            "pipeline.serial=true",
-            "train.lr=1.1e-7",
-        ],
+        &["preset=tgn-2020", "train.clip_norm=0.5", "train.lr=0.1", "data.bipartite=false", "data.tick=ms"],
+        &["seed=9", "data.columns={src=\"a\", features=[\"x\", \"y z\"]}", "device.index=2", "model.dtype=f64"],
+        &["train.lr_schedule=cosine", "eval.candidates=id_range", "pipeline.serial=true", "train.lr=1.1e-7"],
     ] {
         let config = read("", sets).unwrap();
         let text = config.to_toml();
@@ -374,10 +195,7 @@ fn a_run_that_goes_on_keeps_its_values() {
     assert_eq!((config.train.epochs, config.threads), (9, 1));
     for set in ["train.lr=0.1", "seed=1", "preset=tgn-2020", "data.path=other.csv"] {
         let found = resume(&[set]).unwrap_err().sentence();
-        assert!(
-            found.contains("keeps the values it was started with") && found.contains("train.epochs"),
-            "{found}"
-        );
+        assert!(found.contains("keeps the values it was started with") && found.contains("train.epochs"), "{found}");
     }
 }
 
@@ -399,20 +217,12 @@ fn every_key_is_known() {
     ];
     let table = Config::default().table();
     for key in super::schema::all_keys() {
-        assert!(
-            super::name::find(&table, &key).is_some() != absent.contains(&key.as_str()),
-            "{key}"
-        );
+        assert!(super::name::find(&table, &key).is_some() != absent.contains(&key.as_str()), "{key}");
     }
 }
 
 fn body(config: &Config) -> String {
-    config
-        .to_toml()
-        .lines()
-        .skip(1)
-        .map(|line| format!("{line}\n"))
-        .collect()
+    config.to_toml().lines().skip(1).map(|line| format!("{line}\n")).collect()
 }
 
 /// Every value of the default preset. A change here changes everybody's results.
@@ -445,10 +255,7 @@ const TGN_2020: &[(&str, &str)] = &[
     ("hop_time = \"edge\"", "hop_time = \"root\""),
     ("epochs = 10", "epochs = 50"),
     ("avoid_positive = true", "avoid_positive = false"),
-    (
-        "candidates = \"train_destinations\"",
-        "candidates = \"stream_destinations\"",
-    ),
+    ("candidates = \"train_destinations\"", "candidates = \"stream_destinations\""),
     ("average = \"pooled\"", "average = \"batch\""),
     ("new_node = \"subset\"", "new_node = \"separate_pass\""),
 ];

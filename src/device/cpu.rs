@@ -39,12 +39,8 @@ pub fn passive_wait() {
     let Ok(program) = std::env::current_exe() else { return };
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| program.clone().into_os_string());
-    let error = Command::new(program)
-        .arg0(name)
-        .args(arguments)
-        .env("OMP_WAIT_POLICY", "PASSIVE")
-        .env(GUARD, "1")
-        .exec();
+    let error =
+        Command::new(program).arg0(name).args(arguments).env("OMP_WAIT_POLICY", "PASSIVE").env(GUARD, "1").exec();
     tracing::warn!("idle threads will spin: the program could not be started anew ({error})");
 }
 
@@ -56,25 +52,7 @@ mod tests {
     fn ranks_of_a_host_share_its_cores() {
         let cores = std::thread::available_parallelism().unwrap().get();
         assert_eq!(thread_count(0, Launch::ALONE), cores);
-        assert_eq!(
-            thread_count(
-                3,
-                Launch {
-                    local_world: 64,
-                    ..Launch::ALONE
-                }
-            ),
-            3
-        );
-        assert_eq!(
-            thread_count(
-                0,
-                Launch {
-                    local_world: 4 * cores,
-                    ..Launch::ALONE
-                }
-            ),
-            1
-        );
+        assert_eq!(thread_count(3, Launch { local_world: 64, ..Launch::ALONE }), 3);
+        assert_eq!(thread_count(0, Launch { local_world: 4 * cores, ..Launch::ALONE }), 1);
     }
 }

@@ -38,9 +38,7 @@ pub(super) fn host_has_gpu() -> bool {
 /// Loads libtorch's CUDA half and returns GPU `index`.
 pub(super) fn load(index: usize) -> Result<tch::Device> {
     if !driver_is_installed() {
-        return Err(unusable(
-            "CUDA can not be used: NVIDIA's driver (libcuda.so.1) is not installed",
-        ));
+        return Err(unusable("CUDA can not be used: NVIDIA's driver (libcuda.so.1) is not installed"));
     }
     result::init().map_err(|error| unusable(format!("CUDA can not be used: the driver says {error}")))?;
     let count = result::device::get_count().map_err(|error| unusable(format!("the driver counts no GPUs: {error}")))?;
@@ -67,8 +65,8 @@ fn load_libtorch_cuda() -> Result<()> {
     });
     match loaded {
         Ok(_) => Ok(()),
-        Err(error) => Err(unusable(format!(
-            "this host has a GPU, but libtorch's CUDA half can not be loaded ({error})"
-        ))),
+        Err(error) => {
+            Err(unusable(format!("this host has a GPU, but libtorch's CUDA half can not be loaded ({error})")))
+        }
     }
 }

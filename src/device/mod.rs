@@ -66,9 +66,7 @@ impl<'de> Deserialize<'de> for Index {
             }
             fn visit_i64<E: de::Error>(self, value: i64) -> std::result::Result<Index, E> {
                 let number = u32::try_from(value);
-                number
-                    .map(Index::Number)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(value), &self))
+                number.map(Index::Number).map_err(|_| E::invalid_value(de::Unexpected::Signed(value), &self))
             }
             fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Index, E> {
                 match text {
@@ -115,33 +113,18 @@ mod tests {
 
     #[test]
     fn the_cpu_needs_no_driver() {
-        let config = DeviceConfig {
-            kind: Kind::Cpu,
-            index: Index::LocalRank,
-        };
+        let config = DeviceConfig { kind: Kind::Cpu, index: Index::LocalRank };
         assert_eq!(select(&config).unwrap(), tch::Device::Cpu);
-        assert_eq!(
-            (name(tch::Device::Cpu), name(tch::Device::Cuda(2))),
-            ("cpu".to_owned(), "cuda:2".to_owned())
-        );
+        assert_eq!((name(tch::Device::Cpu), name(tch::Device::Cuda(2))), ("cpu".to_owned(), "cuda:2".to_owned()));
     }
 
     /// Whatever the host: CUDA asked for is CUDA, or an error that says what to do.
     #[test]
     fn cuda_is_never_silently_the_cpu() {
-        match select(&DeviceConfig {
-            kind: Kind::Cuda,
-            index: Index::Number(0),
-        }) {
+        match select(&DeviceConfig { kind: Kind::Cuda, index: Index::Number(0) }) {
             Ok(device) => assert_eq!(device, tch::Device::Cuda(0)),
             Err(error) => assert!(error.sentence().contains("device.kind"), "{error}"),
         }
-        assert!(
-            select(&DeviceConfig {
-                kind: Kind::Cuda,
-                index: Index::Number(4096)
-            })
-            .is_err()
-        );
+        assert!(select(&DeviceConfig { kind: Kind::Cuda, index: Index::Number(4096) }).is_err());
     }
 }

@@ -91,12 +91,7 @@ pub struct LinkMetrics {
 impl Default for LinkMetrics {
     /// Nothing measured: every figure is NaN.
     fn default() -> Self {
-        LinkMetrics {
-            ap: f64::NAN,
-            auc: f64::NAN,
-            ap_batch_mean: f64::NAN,
-            auc_batch_mean: f64::NAN,
-        }
+        LinkMetrics { ap: f64::NAN, auc: f64::NAN, ap_batch_mean: f64::NAN, auc_batch_mean: f64::NAN }
     }
 }
 
@@ -137,10 +132,7 @@ impl LinkScores {
             return Err(error);
         }
         // Sorting the batch's own part in place leaves the pooled multiset as it is.
-        let ranking = rank_keys(
-            &mut self.positive[first_positive..],
-            &mut self.negative[first_negative..],
-        );
+        let ranking = rank_keys(&mut self.positive[first_positive..], &mut self.negative[first_negative..]);
         if !positives.is_empty() || !negatives.is_empty() {
             self.batches += 1;
             self.ap_sum += ranking.ap;
@@ -275,14 +267,7 @@ mod tests {
         let error = rank(&[1.0, f64::NAN], &[0.0]).expect_err("NaN");
         assert_eq!((error.class, error.index), (Class::Positive, 1));
         let error = rank(&[1.0f32], &[0.0, 0.5, f32::NEG_INFINITY]).expect_err("infinity");
-        assert_eq!(
-            error,
-            NonFiniteScore {
-                class: Class::Negative,
-                index: 2,
-                value: f64::NEG_INFINITY
-            }
-        );
+        assert_eq!(error, NonFiniteScore { class: Class::Negative, index: 2, value: f64::NEG_INFINITY });
     }
 
     #[test]
@@ -308,10 +293,7 @@ mod tests {
     #[test]
     fn nothing_scored_is_null_in_json_and_comes_back() {
         let text = serde_json::to_string(&LinkScores::new().finish()).expect("json");
-        assert_eq!(
-            text,
-            r#"{"ap":null,"auc":null,"ap_batch_mean":null,"auc_batch_mean":null}"#
-        );
+        assert_eq!(text, r#"{"ap":null,"auc":null,"ap_batch_mean":null,"auc_batch_mean":null}"#);
         let back: LinkMetrics = serde_json::from_str(&text).expect("json");
         assert!(back.ap.is_nan() && back.auc_batch_mean.is_nan());
     }
@@ -330,10 +312,7 @@ mod tests {
                 wins += if p > q { 1.0 } else { f64::from(u8::from(p == q)) * 0.5 };
             }
         }
-        Ranking {
-            ap,
-            auc: wins / (positives.len() * negatives.len()) as f64,
-        }
+        Ranking { ap, auc: wins / (positives.len() * negatives.len()) as f64 }
     }
 
     proptest! {

@@ -20,12 +20,7 @@ pub struct GradientConfig {
 
 impl Default for GradientConfig {
     fn default() -> Self {
-        GradientConfig {
-            mode: GradientMode::Allreduce,
-            period: 4,
-            max_staleness: 16,
-            divergence_bound: 0.02,
-        }
+        GradientConfig { mode: GradientMode::Allreduce, period: 4, max_staleness: 16, divergence_bound: 0.02 }
     }
 }
 

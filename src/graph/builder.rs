@@ -26,16 +26,11 @@ pub(super) fn build(nodes: u32, columns: &[Columns<'_>], events: &[EventId]) -> 
     let indptr = count_rows(nodes as usize, &records, &buckets, shift);
     let offset: Vec<AtomicU32> = (0..2 * total).map(|_| AtomicU32::new(0)).collect();
     let mut entries = vec![Entry::default(); indptr[nodes as usize] as usize];
-    let starts = (0..=buckets.len())
-        .map(|b| indptr[(b << shift).min(nodes as usize)] as usize)
-        .collect::<Vec<_>>();
-    split(&mut entries, &starts)
-        .into_par_iter()
-        .zip(buckets.par_iter().enumerate())
-        .for_each(|(out, (b, range))| {
-            let row_start = &indptr[b << shift..((b + 1) << shift).min(nodes as usize)];
-            fill(b << shift, row_start, &records[range.clone()], columns, out, &offset);
-        });
+    let starts = (0..=buckets.len()).map(|b| indptr[(b << shift).min(nodes as usize)] as usize).collect::<Vec<_>>();
+    split(&mut entries, &starts).into_par_iter().zip(buckets.par_iter().enumerate()).for_each(|(out, (b, range))| {
+        let row_start = &indptr[b << shift..((b + 1) << shift).min(nodes as usize)];
+        fill(b << shift, row_start, &records[range.clone()], columns, out, &offset);
+    });
     Tcsr {
         indptr,
         entries,
@@ -49,16 +44,8 @@ fn check(nodes: u32, columns: &[Columns<'_>], events: &[EventId]) -> usize {
     let (mut next, mut time) = (0, Timestamp(i64::MIN));
     for piece in columns {
         assert_eq!(piece.first.index(), next, "columns must follow each other without gaps");
-        assert_eq!(
-            piece.source.len(),
-            piece.destination.len(),
-            "source and destination columns differ in length"
-        );
-        assert_eq!(
-            piece.source.len(),
-            piece.time.len(),
-            "source and time columns differ in length"
-        );
+        assert_eq!(piece.source.len(), piece.destination.len(), "source and destination columns differ in length");
+        assert_eq!(piece.source.len(), piece.time.len(), "source and time columns differ in length");
         let ascending = piece.time.is_sorted() && piece.time.first().is_none_or(|&t| time <= t);
         assert!(ascending, "times descend at or after event {next}");
         next += piece.source.len();
@@ -66,15 +53,9 @@ fn check(nodes: u32, columns: &[Columns<'_>], events: &[EventId]) -> usize {
     }
     assert!(next <= u32::MAX as usize, "event ids are u32");
     assert!(events.is_sorted_by(|a, b| a < b), "edges must ascend in event id");
-    assert!(
-        events.last().is_none_or(|e| e.index() < next),
-        "an edge is outside the stream of {next} events"
-    );
+    assert!(events.last().is_none_or(|e| e.index() < next), "an edge is outside the stream of {next} events");
     let outside = |column: &[NodeId]| column.par_iter().any(|n| n.0 >= nodes);
-    assert!(
-        !columns.iter().any(|c| outside(c.source) || outside(c.destination)),
-        "a node is outside 0..{nodes}"
-    );
+    assert!(!columns.iter().any(|c| outside(c.source) || outside(c.destination)), "a node is outside 0..{nodes}");
     next
 }
 
@@ -129,10 +110,7 @@ impl Record {
 
 /// All records, bucket by bucket and in stream order within each; and each bucket's range.
 fn scatter(pieces: &[Piece<'_>], buckets: usize, shift: u32) -> (Vec<Record>, Vec<Range<usize>>) {
-    let mut place: Vec<Vec<usize>> = pieces
-        .par_iter()
-        .map(|p| count_records(&p.columns, buckets, shift))
-        .collect();
+    let mut place: Vec<Vec<usize>> = pieces.par_iter().map(|p| count_records(&p.columns, buckets, shift)).collect();
     let mut ranges = Vec::with_capacity(buckets);
     let mut total = 0;
     for b in 0..buckets {
@@ -143,10 +121,7 @@ fn scatter(pieces: &[Piece<'_>], buckets: usize, shift: u32) -> (Vec<Record>, Ve
         ranges.push(start..total);
     }
     let records: Vec<AtomicU64> = (0..total).map(|_| AtomicU64::new(0)).collect();
-    pieces
-        .par_iter()
-        .zip(place)
-        .for_each(|(piece, place)| scatter_piece(piece, place, shift, &records));
+    pieces.par_iter().zip(place).for_each(|(piece, place)| scatter_piece(piece, place, shift, &records));
     (records.into_iter().map(|r| Record(r.into_inner())).collect(), ranges)
 }
 
@@ -175,14 +150,11 @@ fn scatter_piece(piece: &Piece<'_>, mut place: Vec<usize>, shift: u32, records: 
 /// Where each row starts, `[N + 1]`.
 fn count_rows(nodes: usize, records: &[Record], buckets: &[Range<usize>], shift: u32) -> Vec<u64> {
     let mut indptr = vec![0u64; nodes + 1];
-    indptr[1..]
-        .par_chunks_mut(1 << shift)
-        .zip(buckets)
-        .for_each(|(degree, range)| {
-            for record in &records[range.clone()] {
-                degree[record.local()] += u64::from(record.is_edge());
-            }
-        });
+    indptr[1..].par_chunks_mut(1 << shift).zip(buckets).for_each(|(degree, range)| {
+        for record in &records[range.clone()] {
+            degree[record.local()] += u64::from(record.is_edge());
+        }
+    });
     let mut sum = 0;
     for start in &mut indptr {
         sum += *start;
@@ -194,9 +166,7 @@ fn count_rows(nodes: usize, records: &[Record], buckets: &[Range<usize>], shift:
 /// Each bucket's part of the rows; `starts` holds where each begins, and the end.
 fn split<'a>(mut entries: &'a mut [Entry], starts: &[usize]) -> Vec<&'a mut [Entry]> {
     let lengths = starts.windows(2).map(|pair| pair[1] - pair[0]);
-    lengths
-        .map(|len| entries.split_off_mut(..len).expect("rows cover every bucket"))
-        .collect()
+    lengths.map(|len| entries.split_off_mut(..len).expect("rows cover every bucket")).collect()
 }
 
 /// A row being filled.
@@ -221,13 +191,8 @@ fn fill(
 ) {
     let origin = row_start.first().copied().unwrap_or(0);
     let start = |local: usize| (row_start[local] - origin) as usize;
-    let mut cursors: Vec<Cursor> = (0..row_start.len())
-        .map(|local| Cursor {
-            next: start(local),
-            before: 0,
-            time: None,
-        })
-        .collect();
+    let mut cursors: Vec<Cursor> =
+        (0..row_start.len()).map(|local| Cursor { next: start(local), before: 0, time: None }).collect();
     let mut columns = columns.iter();
     let mut piece = columns.next();
     for &record in records {
@@ -242,11 +207,7 @@ fn fill(
         };
         let (local, time) = (record.local(), here.time[at]);
         let node = NodeId((base + local) as u32);
-        let far = if record.is_destination() {
-            here.source[at]
-        } else {
-            here.destination[at]
-        };
+        let far = if record.is_destination() { here.source[at] } else { here.destination[at] };
         let cursor = &mut cursors[local];
         if cursor.time != Some(time) {
             cursor.time = Some(time);
@@ -255,11 +216,7 @@ fn fill(
         let higher = node > far || (node == far && record.is_destination());
         offset[2 * event.index() + usize::from(higher)].store(cursor.before, Relaxed);
         if record.is_edge() {
-            out[cursor.next] = Entry {
-                neighbor: far,
-                event,
-                time,
-            };
+            out[cursor.next] = Entry { neighbor: far, event, time };
             cursor.next += 1;
         }
     }

@@ -87,12 +87,7 @@ impl Tcsr {
     pub fn build(stream: &EventStream, events: &[EventId]) -> Tcsr {
         let columns: Vec<Columns<'_>> = stream
             .chunks()
-            .map(|c| Columns {
-                first: c.first,
-                source: c.source,
-                destination: c.destination,
-                time: c.time,
-            })
+            .map(|c| Columns { first: c.first, source: c.source, destination: c.destination, time: c.time })
             .collect();
         builder::build(stream.nodes(), &columns, events)
     }

@@ -22,11 +22,7 @@ impl Case {
             source: events.iter().map(|e| NodeId(e.0)).collect(),
             destination: events.iter().map(|e| NodeId(e.1)).collect(),
             time: events.iter().map(|e| Timestamp(e.2)).collect(),
-            edges: (0..)
-                .zip(&events)
-                .filter(|(_, e)| e.3)
-                .map(|(id, _)| EventId(id))
-                .collect(),
+            edges: (0..).zip(&events).filter(|(_, e)| e.3).map(|(id, _)| EventId(id)).collect(),
         }
     }
 
@@ -53,18 +49,10 @@ impl Case {
         for &event in &self.edges {
             let e = event.index();
             if self.source[e] == node {
-                entries.push(Entry {
-                    neighbor: self.destination[e],
-                    event,
-                    time: self.time[e],
-                });
+                entries.push(Entry { neighbor: self.destination[e], event, time: self.time[e] });
             }
             if self.destination[e] == node {
-                entries.push(Entry {
-                    neighbor: self.source[e],
-                    event,
-                    time: self.time[e],
-                });
+                entries.push(Entry { neighbor: self.source[e], event, time: self.time[e] });
             }
         }
         entries
@@ -90,11 +78,7 @@ impl Case {
         }
         for (e, &time) in self.time.iter().enumerate() {
             let (event, source, destination) = (EventId(e as u32), self.source[e], self.destination[e]);
-            assert_eq!(
-                graph.offset(event, Endpoint::Source),
-                self.before(source, time),
-                "source of {event}"
-            );
+            assert_eq!(graph.offset(event, Endpoint::Source), self.before(source, time), "source of {event}");
             assert_eq!(
                 graph.offset(event, Endpoint::Destination),
                 self.before(destination, time),
@@ -105,11 +89,7 @@ impl Case {
                 self.before(destination, time),
                 "far end of {event}"
             );
-            assert_eq!(
-                graph.far_offset(event, destination, source),
-                self.before(source, time),
-                "near end of {event}"
-            );
+            assert_eq!(graph.far_offset(event, destination, source), self.before(source, time), "near end of {event}");
         }
     }
 }
@@ -126,27 +106,16 @@ fn ties_self_loops_and_the_first_edge() {
     let graph = case.build(2);
     case.check(&graph);
     assert_eq!(
-        graph
-            .row(NodeId(1))
-            .iter()
-            .map(|e| (e.neighbor.0, e.event.0))
-            .collect::<Vec<_>>(),
+        graph.row(NodeId(1)).iter().map(|e| (e.neighbor.0, e.event.0)).collect::<Vec<_>>(),
         [(0, 0), (1, 2), (1, 2)]
     );
     assert_eq!((graph.degree(NodeId(3)), graph.search(NodeId(3), Timestamp(9))), (0, 0));
-    assert_eq!(
-        [Endpoint::Source, Endpoint::Destination].map(|end| graph.offset(EventId(2), end)),
-        [1, 1]
-    );
+    assert_eq!([Endpoint::Source, Endpoint::Destination].map(|end| graph.offset(EventId(2), end)), [1, 1]);
 
     case.edges = vec![EventId(1)];
     let masked = case.build(3);
     case.check(&masked);
-    assert_eq!(
-        masked.offset(EventId(2), Endpoint::Source),
-        0,
-        "a masked edge is in no row, yet it has offsets"
-    );
+    assert_eq!(masked.offset(EventId(2), Endpoint::Source), 0, "a masked edge is in no row, yet it has offsets");
 }
 
 #[test]
@@ -193,21 +162,11 @@ fn equal_on_any_number_of_threads() {
     let events = (0..200_000u64).map(|i| {
         let hub = word(4 * i).is_multiple_of(3);
         let source = if hub { 17 } else { word(4 * i + 1) % 5000 };
-        (
-            source,
-            word(4 * i + 2) % 5000,
-            (i / 7) as i64,
-            !word(4 * i + 3).is_multiple_of(10),
-        )
+        (source, word(4 * i + 2) % 5000, (i / 7) as i64, !word(4 * i + 3).is_multiple_of(10))
     });
     let case = Case::new(5000, events.collect());
-    let build = |threads| {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap()
-            .install(|| case.build(30_000))
-    };
+    let build =
+        |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| case.build(30_000));
     let one = build(1);
     assert!(one == build(2) && one == build(8));
     for node in [0, 17, 4999].map(NodeId) {
@@ -215,9 +174,5 @@ fn equal_on_any_number_of_threads() {
     }
     assert!(one.degree(NodeId(17)) > 50_000);
     let bytes = 40.125 * case.time.len() as f64 + 8.0 * 5001.0 - 32.0 * (case.time.len() - case.edges.len()) as f64;
-    assert!(
-        (one.heap_bytes() as f64 - bytes).abs() < 64.0,
-        "{} is not {bytes}",
-        one.heap_bytes()
-    );
+    assert!((one.heap_bytes() as f64 - bytes).abs() < 64.0, "{} is not {bytes}", one.heap_bytes());
 }

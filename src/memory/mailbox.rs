@@ -127,15 +127,17 @@ impl Mailbox {
         }
         let old = self.pool.len();
         let grown = (old + more - self.free.len()).max(old * 2).max(1024);
-        let grow = |table: &Tensor| {
-            let more = Tensor::zeros([(grown - old) as i64, table.size()[1]], (table.kind(), table.device()));
-            Tensor::cat(&[table, &more], 0)
-        };
-        self.payload = grow(&self.payload);
-        self.code = self.code.as_ref().map(grow);
+        self.payload = lengthened(&self.payload, grown - old);
+        self.code = self.code.as_ref().map(|code| lengthened(code, grown - old));
         self.pool.resize(grown, NO_MAIL);
         self.free.splice(0..0, (old as u32..grown as u32).rev());
     }
+}
+
+/// A matrix with `more` rows of zeros below.
+fn lengthened(table: &Tensor, more: usize) -> Tensor {
+    let zeros = Tensor::zeros([more as i64, table.size()[1]], (table.kind(), table.device()));
+    Tensor::cat(&[table, &zeros], 0)
 }
 
 const NO_MAIL: Mail = Mail { peer: NodeId(0), event: EventId(0), time: Timestamp(0), elapsed: 0 };

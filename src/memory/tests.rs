@@ -43,7 +43,8 @@ fn last_update_is_the_applied_mails_time() {
 #[test]
 fn without_mail_there_is_no_update() {
     let mut memory = memory();
-    let (rows, payload) = (Tensor::ones([1, 2], (Kind::Double, Device::Cpu)), Tensor::zeros([0, 2], (Kind::Double, Device::Cpu)));
+    let (rows, payload) =
+        (Tensor::ones([1, 2], (Kind::Double, Device::Cpu)), Tensor::zeros([0, 2], (Kind::Double, Device::Cpu)));
     let commit = StateCommit { nodes: &[NodeId(2)], rows: &rows, mails: &[], payload: &payload };
     memory.commit(&commit, |elapsed| {
         assert!(elapsed.is_empty());

@@ -19,11 +19,7 @@ pub struct PartitionConfig {
 
 impl Default for PartitionConfig {
     fn default() -> Self {
-        PartitionConfig {
-            strategy: Strategy::Fennel,
-            window_events: 10_000,
-            rebalance_above: 1.2,
-        }
+        PartitionConfig { strategy: Strategy::Fennel, window_events: 10_000, rebalance_above: 1.2 }
     }
 }
 

@@ -22,13 +22,6 @@ pub struct PipelineConfig {
 
 impl Default for PipelineConfig {
     fn default() -> Self {
-        PipelineConfig {
-            serial: false,
-            staleness: 0,
-            queue_min: 1,
-            queue_max: 16,
-            adapt_every_s: 2.0,
-            intra_op: 0,
-        }
+        PipelineConfig { serial: false, staleness: 0, queue_min: 1, queue_max: 16, adapt_every_s: 2.0, intra_op: 0 }
     }
 }

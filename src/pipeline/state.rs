@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use tch::{Kind, Tensor};
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::stream::EventStream;
-use tidemill_models::input::{LayerInput, LossReduction, MailInput, ModelInput, PairInput};
 use tidemill_models::input::Embedded;
+use tidemill_models::input::{LayerInput, LossReduction, MailInput, ModelInput, PairInput};
 use tidemill_models::model::{Model, Payload};
 
 /// A batch whose state was read: all that the gradient stage needs.
@@ -198,7 +198,8 @@ fn node_feature_table(stream: &EventStream, memory: &NodeMemory) -> Option<Tenso
     let dim = stream.node_feature_dim() as i64;
     let shape = memory.shape();
     (dim > 0).then(|| {
-        let rows: Vec<f32> = (0..stream.nodes()).flat_map(|n| stream.node_features(NodeId(n)).iter().copied()).collect();
+        let rows: Vec<f32> =
+            (0..stream.nodes()).flat_map(|n| stream.node_features(NodeId(n)).iter().copied()).collect();
         Tensor::from_slice(&rows).view([i64::from(stream.nodes()), dim]).to_device(shape.device).to_kind(shape.kind)
     })
 }

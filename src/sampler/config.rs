@@ -96,10 +96,7 @@ impl SamplerConfig {
             return Err(SamplerConfigError::NoHop);
         }
         match self.neighbors.iter().position(|&k| k == 0 || k > usize::from(u16::MAX)) {
-            Some(hop) => Err(SamplerConfigError::Fanout {
-                hop,
-                neighbors: self.neighbors[hop],
-            }),
+            Some(hop) => Err(SamplerConfigError::Fanout { hop, neighbors: self.neighbors[hop] }),
             None => Ok(()),
         }
     }
@@ -129,39 +126,21 @@ mod tests {
             cache_bytes: ByteSize(64 << 20),
         };
         assert_eq!(config, want);
-        assert_eq!(
-            toml::from_str::<SamplerConfig>(&toml::to_string(&config).unwrap()).unwrap(),
-            want
-        );
+        assert_eq!(toml::from_str::<SamplerConfig>(&toml::to_string(&config).unwrap()).unwrap(), want);
         assert_eq!(toml::from_str::<SamplerConfig>("").unwrap(), SamplerConfig::default());
     }
 
     #[test]
     fn refuses_the_impossible() {
-        for text in [
-            "strategy = \"latest\"",
-            "fanout = [10]",
-            "neighbors = [-1]",
-            "cache_bytes = \"much\"",
-        ] {
+        for text in ["strategy = \"latest\"", "fanout = [10]", "neighbors = [-1]", "cache_bytes = \"much\""] {
             assert!(toml::from_str::<SamplerConfig>(text).is_err(), "{text}");
         }
         let with = |neighbors: &[usize]| {
-            SamplerConfig {
-                neighbors: neighbors.to_vec(),
-                ..SamplerConfig::default()
-            }
-            .validate()
+            SamplerConfig { neighbors: neighbors.to_vec(), ..SamplerConfig::default() }.validate()
         };
         assert_eq!(with(&[10, 1, 65_535]), Ok(()));
         assert_eq!(with(&[]), Err(SamplerConfigError::NoHop));
         assert_eq!(with(&[10, 0]), Err(SamplerConfigError::Fanout { hop: 1, neighbors: 0 }));
-        assert_eq!(
-            with(&[65_536]),
-            Err(SamplerConfigError::Fanout {
-                hop: 0,
-                neighbors: 65_536
-            })
-        );
+        assert_eq!(with(&[65_536]), Err(SamplerConfigError::Fanout { hop: 0, neighbors: 65_536 }));
     }
 }

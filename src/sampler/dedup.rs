@@ -18,10 +18,7 @@ pub(super) struct RootTable {
 
 impl Default for RootTable {
     fn default() -> RootTable {
-        RootTable {
-            cells: vec![0; 1 << 10],
-            stamp: 0,
-        }
+        RootTable { cells: vec![0; 1 << 10], stamp: 0 }
     }
 }
 
@@ -56,11 +53,7 @@ impl RootTable {
         }
         let place = list.len() as u32;
         self.cells[at] = u64::from(self.stamp) << 32 | u64::from(place);
-        list.push(Root {
-            node,
-            time,
-            before: before(),
-        });
+        list.push(Root { node, time, before: before() });
         if list.len() * 2 > self.cells.len() {
             self.grow(list);
         }
@@ -145,10 +138,7 @@ mod tests {
     fn places(table: &mut RootTable, keys: &[(u32, i64)]) -> (Vec<u32>, Vec<u32>) {
         let (mut list, mut map) = (Vec::new(), HashMap::new());
         table.start(&mut list);
-        let got = keys
-            .iter()
-            .map(|&(n, t)| table.insert(NodeId(n), Timestamp(t), &mut list, || None))
-            .collect();
+        let got = keys.iter().map(|&(n, t)| table.insert(NodeId(n), Timestamp(t), &mut list, || None)).collect();
         let want = keys
             .iter()
             .map(|&key| {

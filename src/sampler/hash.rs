@@ -76,10 +76,7 @@ struct Prefix(u64, u64);
 impl Prefix {
     fn new(event: EventId, role: Role) -> Prefix {
         let word = mix(u64::from(event.0)).wrapping_add(role.code());
-        Prefix(
-            mix(word ^ 0x243F_6A88_85A3_08D3),
-            mix(word.wrapping_add(0x1319_8A2E_0370_7344)),
-        )
+        Prefix(mix(word ^ 0x243F_6A88_85A3_08D3), mix(word.wrapping_add(0x1319_8A2E_0370_7344)))
     }
 
     /// One step down: through a slot (from 1), or to the root itself (0).
@@ -139,9 +136,7 @@ impl FromStr for SampleHash {
     fn from_str(text: &str) -> Result<SampleHash, ParseSampleHashError> {
         let hex = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
         let value = if hex { u128::from_str_radix(text, 16).ok() } else { None };
-        value
-            .map(SampleHash)
-            .ok_or_else(|| ParseSampleHashError { text: text.to_owned() })
+        value.map(SampleHash).ok_or_else(|| ParseSampleHashError { text: text.to_owned() })
     }
 }
 

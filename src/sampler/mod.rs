@@ -67,16 +67,8 @@ impl Sampler {
     /// # Panics
     /// If the configuration is not valid.
     pub fn new(config: &SamplerConfig, graph: Arc<Tcsr>, tick: Tick) -> Sampler {
-        config
-            .validate()
-            .expect("a sampler's configuration is validated before use");
-        Sampler {
-            config: config.clone(),
-            graph,
-            tick,
-            pool: None,
-            serial_below: SERIAL_BELOW,
-        }
+        config.validate().expect("a sampler's configuration is validated before use");
+        Sampler { config: config.clone(), graph, tick, pool: None, serial_below: SERIAL_BELOW }
     }
 
     /// The same sampler on `pool`.
@@ -156,21 +148,10 @@ impl Sampler {
                 hop.event.par_chunks_mut(CHUNK * k),
                 hop.time.par_chunks_mut(CHUNK * k),
             );
-            columns
-                .into_par_iter()
-                .for_each(|(roots, count, neighbor, event, time)| {
-                    self.select_part(
-                        Part {
-                            roots,
-                            count,
-                            neighbor,
-                            event,
-                            time,
-                        },
-                        k,
-                        draw,
-                    );
-                });
+            columns.into_par_iter().for_each(|(roots, count, neighbor, event, time)| {
+                let part = Part { roots, count, neighbor, event, time };
+                self.select_part(part, k, draw);
+            });
         };
         match &self.pool {
             Some(pool) => pool.install(run),
@@ -186,11 +167,7 @@ impl Sampler {
             .chunks_mut(GROUP * k)
             .zip(part.event.chunks_mut(GROUP * k))
             .zip(part.time.chunks_mut(GROUP * k));
-        let groups = part
-            .roots
-            .chunks_mut(GROUP)
-            .zip(part.count.chunks_mut(GROUP))
-            .zip(slots);
+        let groups = part.roots.chunks_mut(GROUP).zip(part.count.chunks_mut(GROUP)).zip(slots);
         for ((roots, count), ((neighbor, event), time)) in groups {
             for root in &mut *roots {
                 root.before = Some(root.before.unwrap_or_else(|| self.graph.search(root.node, root.time)));
@@ -198,16 +175,10 @@ impl Sampler {
             for ((root, count), places) in roots.iter().zip(&mut *count).zip(event.chunks_exact_mut(k)) {
                 *count = self.choose(root, draw, places) as u16;
             }
-            let slots = neighbor
-                .chunks_exact_mut(k)
-                .zip(event.chunks_exact_mut(k))
-                .zip(time.chunks_exact_mut(k));
+            let slots = neighbor.chunks_exact_mut(k).zip(event.chunks_exact_mut(k)).zip(time.chunks_exact_mut(k));
             for ((root, &count), ((neighbor, event), time)) in roots.iter().zip(&*count).zip(slots) {
-                let (row, count, slots) = (
-                    self.graph.row(root.node),
-                    usize::from(count),
-                    Slots { neighbor, event, time },
-                );
+                let (row, count) = (self.graph.row(root.node), usize::from(count));
+                let slots = Slots { neighbor, event, time };
                 match self.config.strategy {
                     Strategy::Recent => recent::take(row, count, slots),
                     Strategy::Uniform => uniform::take(row, count, slots),
@@ -253,9 +224,9 @@ impl Sampler {
             for at in valid.clone() {
                 let (node, event) = (hop.neighbor[at], hop.event[at]);
                 hop.below_neighbor[at] = match self.config.hop_time {
-                    HopTime::Edge => table.insert(node, hop.time[at], next, || {
-                        Some(self.graph.far_offset(event, root.node, node))
-                    }),
+                    HopTime::Edge => {
+                        table.insert(node, hop.time[at], next, || Some(self.graph.far_offset(event, root.node, node)))
+                    }
                     HopTime::Root => table.insert(node, root.time, next, || None),
                 };
             }
@@ -285,11 +256,7 @@ struct Part<'a> {
 fn number_roots(roots: &[Root], distinct: &mut Vec<Root>, root_of: &mut Vec<u32>, table: &mut RootTable) {
     table.start(distinct);
     root_of.clear();
-    root_of.extend(
-        roots
-            .iter()
-            .map(|root| table.insert(root.node, root.time, distinct, || root.before)),
-    );
+    root_of.extend(roots.iter().map(|root| table.insert(root.node, root.time, distinct, || root.before)));
 }
 
 /// Numbers the distinct nodes of the deepest hop.

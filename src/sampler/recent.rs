@@ -16,11 +16,7 @@ pub(super) fn choose(visible: &[Entry], places: &mut [EventId]) -> usize {
     let count = visible.len().min(places.len());
     let first = visible.len() - count;
     places[0] = EventId(first as u32);
-    visible[first..]
-        .iter()
-        .step_by(LINE)
-        .chain(visible.last())
-        .for_each(prefetch);
+    visible[first..].iter().step_by(LINE).chain(visible.last()).for_each(prefetch);
     count
 }
 

@@ -33,28 +33,15 @@ impl Events {
     fn random(nodes: u32, count: u64) -> Events {
         let key = Key::new(11, Purpose::Generate);
         let node = |i: u64| {
-            if key.word(3 * i).is_multiple_of(4) {
-                0
-            } else {
-                key.below(3 * i + 1, nodes)
-            }
+            if key.word(3 * i).is_multiple_of(4) { 0 } else { key.below(3 * i + 1, nodes) }
         };
-        Events::new(
-            nodes,
-            (0..count)
-                .map(|i| (node(2 * i), node(2 * i + 1), (i / 3) as i64))
-                .collect(),
-        )
+        Events::new(nodes, (0..count).map(|i| (node(2 * i), node(2 * i + 1), (i / 3) as i64)).collect())
     }
 
     fn graph(&self) -> Arc<Tcsr> {
         let all: Vec<EventId> = (0..self.time.len() as u32).map(EventId).collect();
-        let columns = Columns {
-            first: EventId(0),
-            source: &self.source,
-            destination: &self.destination,
-            time: &self.time,
-        };
+        let columns =
+            Columns { first: EventId(0), source: &self.source, destination: &self.destination, time: &self.time };
         Arc::new(Tcsr::from_columns(self.nodes, &[columns], &all))
     }
 
@@ -70,10 +57,7 @@ impl Events {
         for (e, &t) in self.time.iter().enumerate() {
             let event = EventId(e as u32);
             let shown = t < time && (same_batch == SameBatch::Visible || event < first);
-            for (near, far) in [
-                (self.source[e], self.destination[e]),
-                (self.destination[e], self.source[e]),
-            ] {
+            for (near, far) in [(self.source[e], self.destination[e]), (self.destination[e], self.source[e])] {
                 if shown && near == node {
                     entries.push((far, event, t));
                 }
@@ -87,18 +71,10 @@ impl Events {
         let mut roots = Vec::new();
         for event in batch.map(EventId) {
             let (e, time) = (event.index(), self.time[event.index()]);
-            let known = |node, end| Root {
-                node,
-                time,
-                before: Some(graph.offset(event, end)),
-            };
+            let known = |node, end| Root { node, time, before: Some(graph.offset(event, end)) };
             roots.push(known(self.source[e], Endpoint::Source));
             roots.push(known(self.destination[e], Endpoint::Destination));
-            roots.push(Root {
-                node: NodeId(event.0.wrapping_mul(7) % self.nodes),
-                time,
-                before: None,
-            });
+            roots.push(Root { node: NodeId(event.0.wrapping_mul(7) % self.nodes), time, before: None });
         }
         roots
     }
@@ -106,10 +82,7 @@ impl Events {
     fn hash(&self, sample: &Sample, batch: std::ops::Range<u32>) -> SampleHash {
         let mut hash = SampleHash::default();
         for (i, event) in batch.enumerate() {
-            for (j, role) in [Role::Source, Role::Destination, Role::Negative(0)]
-                .into_iter()
-                .enumerate()
-            {
+            for (j, role) in [Role::Source, Role::Destination, Role::Negative(0)].into_iter().enumerate() {
                 hash.add_root(sample, 3 * i + j, EventId(event), role);
             }
         }
@@ -118,13 +91,7 @@ impl Events {
 }
 
 fn config(strategy: Strategy, neighbors: &[usize], same_batch: SameBatch, hop_time: HopTime) -> SamplerConfig {
-    SamplerConfig {
-        strategy,
-        neighbors: neighbors.to_vec(),
-        same_batch,
-        hop_time,
-        ..SamplerConfig::default()
-    }
+    SamplerConfig { strategy, neighbors: neighbors.to_vec(), same_batch, hop_time, ..SamplerConfig::default() }
 }
 
 fn recent(neighbors: &[usize], same_batch: SameBatch) -> SamplerConfig {
@@ -137,9 +104,7 @@ fn key() -> Key {
 
 /// (neighbor, event, time) of a root's valid slots.
 fn slots(hop: &Hop, r: usize) -> Vec<(NodeId, EventId, Timestamp)> {
-    hop.slots(r)
-        .map(|at| (hop.neighbor[at], hop.event[at], hop.time[at]))
-        .collect()
+    hop.slots(r).map(|at| (hop.neighbor[at], hop.event[at], hop.time[at])).collect()
 }
 
 /// What the naive sampler gives for one root of hop `h`.
@@ -157,9 +122,8 @@ fn expected(
         Strategy::Uniform if visible.is_empty() => Vec::new(),
         Strategy::Uniform => {
             let key = key().at(root.node.0, root.time.0.wrapping_mul(1_000_000_000), h as u32);
-            let mut drawn: Vec<_> = (0..k as u64)
-                .map(|slot| visible[key.below(slot, visible.len() as u32) as usize])
-                .collect();
+            let mut drawn: Vec<_> =
+                (0..k as u64).map(|slot| visible[key.below(slot, visible.len() as u32) as usize]).collect();
             drawn.sort_by_key(|entry| entry.1);
             drawn
         }
@@ -179,15 +143,7 @@ fn check(events: &Events, config: &SamplerConfig, logical: &[Root], first: Event
         let roots: Vec<_> = hop.roots.iter().map(of).collect();
         assert_eq!(roots, seen, "roots of hop {h}");
         let width = hop.roots.len() * hop.fanout;
-        assert_eq!(
-            [
-                hop.neighbor.len(),
-                hop.event.len(),
-                hop.time.len(),
-                hop.below_neighbor.len()
-            ],
-            [width; 4]
-        );
+        assert_eq!([hop.neighbor.len(), hop.event.len(), hop.time.len(), hop.below_neighbor.len()], [width; 4]);
         assert_eq!(
             [hop.count.len(), hop.below_root.len(), hop.fanout],
             [roots.len(), roots.len(), config.neighbors[h]]
@@ -196,22 +152,11 @@ fn check(events: &Events, config: &SamplerConfig, logical: &[Root], first: Event
         for (r, root) in hop.roots.iter().enumerate() {
             let got = slots(hop, r);
             assert_eq!(got, expected(events, config, h, root, first), "hop {h}, root {root:?}");
-            assert!(
-                got.iter().all(|entry| entry.2 < root.time),
-                "an edge that is not strictly earlier than {root:?}"
-            );
-            assert_eq!(
-                root.before,
-                Some(events.visible(root.node, root.time, SameBatch::Visible, first).len() as u32)
-            );
+            assert!(got.iter().all(|entry| entry.2 < root.time), "an edge that is not strictly earlier than {root:?}");
+            assert_eq!(root.before, Some(events.visible(root.node, root.time, SameBatch::Visible, first).len() as u32));
             let padding = hop.slots(r).end..(r + 1) * hop.fanout;
             let zero = |at: usize| {
-                (
-                    hop.neighbor[at].0,
-                    hop.event[at].0,
-                    hop.time[at].0,
-                    hop.below_neighbor[at],
-                ) == (0, 0, 0, 0)
+                (hop.neighbor[at].0, hop.event[at].0, hop.time[at].0, hop.below_neighbor[at]) == (0, 0, 0, 0)
             };
             assert!(padding.into_iter().all(zero), "padding of {root:?}");
             let at = |t: Timestamp| if config.hop_time == HopTime::Edge { t } else { root.time };
@@ -225,15 +170,8 @@ fn check(events: &Events, config: &SamplerConfig, logical: &[Root], first: Event
             false => of(&sample.hops[h + 1].roots[at as usize]) == pair,
         };
         let mut links = hop.below_root.clone();
-        links.extend(
-            (0..roots.len())
-                .flat_map(|r| hop.slots(r))
-                .map(|at| hop.below_neighbor[at]),
-        );
-        assert!(
-            links.iter().zip(below).all(|(&at, pair)| points_to(at, pair)),
-            "links of hop {h}"
-        );
+        links.extend((0..roots.len()).flat_map(|r| hop.slots(r)).map(|at| hop.below_neighbor[at]));
+        assert!(links.iter().zip(below).all(|(&at, pair)| points_to(at, pair)), "links of hop {h}");
         if deepest {
             assert_eq!(sample.rows, nodes);
         }
@@ -266,10 +204,7 @@ fn sample_and_check(
 
 /// Events of `sample`'s logical root `i` at the top hop.
 fn events_of(sample: &Sample, i: usize) -> Vec<u32> {
-    slots(&sample.hops[0], sample.root_of[i] as usize)
-        .iter()
-        .map(|entry| entry.1.0)
-        .collect()
+    slots(&sample.hops[0], sample.root_of[i] as usize).iter().map(|entry| entry.1.0).collect()
 }
 
 /// ```text
@@ -280,25 +215,12 @@ fn events_of(sample: &Sample, i: usize) -> Vec<u32> {
 fn first_edges_ties_and_self_loops() {
     let events = Events::new(3, vec![(0, 1, 1), (0, 1, 2), (0, 2, 2), (0, 0, 3), (0, 1, 5)]);
     let with = |k: usize, batch| {
-        sample_and_check(
-            &events,
-            &recent(&[k], SameBatch::Hidden),
-            batch,
-            &mut SampleScratch::default(),
-        )
+        sample_and_check(&events, &recent(&[k], SameBatch::Hidden), batch, &mut SampleScratch::default())
     };
     let all = with(5, 4..5);
-    assert_eq!(
-        events_of(&all, 0),
-        [0, 1, 2, 3, 3],
-        "K is the degree: the first edge is there, the self-loop twice"
-    );
+    assert_eq!(events_of(&all, 0), [0, 1, 2, 3, 3], "K is the degree: the first edge is there, the self-loop twice");
     assert_eq!(events_of(&all, 1), [0, 1], "fewer than K");
-    assert_eq!(
-        events_of(&with(3, 4..5), 0),
-        [2, 3, 3],
-        "more than K: the latest, oldest first"
-    );
+    assert_eq!(events_of(&with(3, 4..5), 0), [2, 3, 3], "more than K: the latest, oldest first");
     assert_eq!(events_of(&with(1, 4..5), 0), [3]);
     let tied = with(5, 2..3);
     assert_eq!(
@@ -322,16 +244,8 @@ fn more_than_k_events_of_a_node_in_one_batch() {
     let (hidden, visible) = (with(SameBatch::Hidden), with(SameBatch::Visible));
     for i in 0..7 {
         let last = i as u32 + 3;
-        assert_eq!(
-            events_of(&hidden, 3 * i),
-            [0, 1, 2],
-            "event {last} sees the batch before"
-        );
-        assert_eq!(
-            events_of(&visible, 3 * i),
-            (last.saturating_sub(4)..last).collect::<Vec<_>>(),
-            "event {last}"
-        );
+        assert_eq!(events_of(&hidden, 3 * i), [0, 1, 2], "event {last} sees the batch before");
+        assert_eq!(events_of(&visible, 3 * i), (last.saturating_sub(4)..last).collect::<Vec<_>>(), "event {last}");
     }
 }
 
@@ -357,10 +271,7 @@ fn the_time_of_the_second_hop() {
         let config = config(Strategy::Recent, &[1, 9], SameBatch::Hidden, hop_time);
         let sample = sample_and_check(&events, &config, 4..5, &mut SampleScratch::default());
         let b = sample.hops[0].below_neighbor[sample.root_of[0] as usize];
-        let got: Vec<u32> = slots(&sample.hops[1], b as usize)
-            .iter()
-            .map(|entry| entry.1.0)
-            .collect();
+        let got: Vec<u32> = slots(&sample.hops[1], b as usize).iter().map(|entry| entry.1.0).collect();
         assert_eq!(got, want, "{hop_time:?}");
     }
 }
@@ -369,19 +280,9 @@ fn any_config() -> impl proptest::prelude::Strategy<Value = SamplerConfig> {
     let pick = |a: bool, hidden: bool, edge: bool, neighbors: Vec<usize>| {
         let strategy = if a { Strategy::Recent } else { Strategy::Uniform };
         let same_batch = if hidden { SameBatch::Hidden } else { SameBatch::Visible };
-        config(
-            strategy,
-            &neighbors,
-            same_batch,
-            if edge { HopTime::Edge } else { HopTime::Root },
-        )
+        config(strategy, &neighbors, same_batch, if edge { HopTime::Edge } else { HopTime::Root })
     };
-    (
-        any::<bool>(),
-        any::<bool>(),
-        any::<bool>(),
-        prop::collection::vec(1usize..6, 1..4),
-    )
+    (any::<bool>(), any::<bool>(), any::<bool>(), prop::collection::vec(1usize..6, 1..4))
         .prop_map(move |(a, b, c, d)| pick(a, b, c, d))
 }
 
@@ -451,15 +352,8 @@ fn a_root_s_draws_are_its_own() {
     for i in [0, 7, 299] {
         assert_eq!(events_of(&draw(&roots[i..=i], key()), 0), events_of(&together, i));
     }
-    assert_ne!(
-        draw(&roots, key().narrow([1, 0, 0, 0])).hops[0].event,
-        together.hops[0].event
-    );
-    assert_ne!(
-        slots(&together.hops[0], 0),
-        slots(&together.hops[1], 0),
-        "the root itself, one hop below"
-    );
+    assert_ne!(draw(&roots, key().narrow([1, 0, 0, 0])).hops[0].event, together.hops[0].event);
+    assert_ne!(slots(&together.hops[0], 0), slots(&together.hops[1], 0), "the root itself, one hop below");
 }
 
 /// Draws of one root over many batches: flat over its 40 visible entries, each slot's neighbors too, and all of them reached.
@@ -468,11 +362,7 @@ fn uniform_is_flat() {
     let events = Events::new(41, (1..=40).map(|i| (0, i, i64::from(i))).collect());
     let config = config(Strategy::Uniform, &[10], SameBatch::Visible, HopTime::Edge);
     let sampler = Sampler::new(&config, events.graph(), TICK);
-    let root = Root {
-        node: NodeId(0),
-        time: Timestamp(1000),
-        before: None,
-    };
+    let root = Root { node: NodeId(0), time: Timestamp(1000), before: None };
     let (mut scratch, mut sample, mut seen) = (SampleScratch::default(), Sample::default(), [0u32; 40]);
     let batches = 20_000;
     for batch in 0..batches {
@@ -516,18 +406,11 @@ fn other_units_draw_the_same() {
 fn the_hash_sees_every_part_and_no_order() {
     let events = Events::random(30, 900);
     let graph = events.graph();
-    let sampler = Sampler::new(
-        &config(Strategy::Recent, &[4, 3], SameBatch::Visible, HopTime::Edge),
-        graph.clone(),
-        TICK,
-    );
+    let sampler =
+        Sampler::new(&config(Strategy::Recent, &[4, 3], SameBatch::Visible, HopTime::Edge), graph.clone(), TICK);
     let batch = 600..700u32;
-    let whole = sampler.sample(
-        &events.roots(&graph, batch.clone()),
-        EventId(600),
-        key(),
-        &mut SampleScratch::default(),
-    );
+    let whole =
+        sampler.sample(&events.roots(&graph, batch.clone()), EventId(600), key(), &mut SampleScratch::default());
     let want = events.hash(&whole, batch.clone());
     let part = |range: std::ops::Range<u32>| {
         let roots = events.roots(&graph, range.clone());
@@ -544,16 +427,12 @@ fn the_hash_sees_every_part_and_no_order() {
         assert!(distinct.insert(events.hash(&other, batch.clone()).0), "{what}");
     };
     for h in 0..2 {
-        let r = (0..whole.hops[h].roots.len())
-            .rfind(|&r| whole.hops[h].count[r] >= 2)
-            .unwrap();
+        let r = (0..whole.hops[h].roots.len()).rfind(|&r| whole.hops[h].count[r] >= 2).unwrap();
         let at = whole.hops[h].slots(r).start;
         change("node", &mut |s| s.hops[h].neighbor[at].0 ^= 1);
         change("event", &mut |s| s.hops[h].event[at].0 ^= 1 << 31);
         change("one slot fewer", &mut |s| s.hops[h].count[r] -= 1);
-        let other = whole.hops[h]
-            .slots(r)
-            .find(|&b| whole.hops[h].event[b] != whole.hops[h].event[at]);
+        let other = whole.hops[h].slots(r).find(|&b| whole.hops[h].event[b] != whole.hops[h].event[at]);
         if let Some(other) = other {
             change("slots swapped", &mut |s| {
                 s.hops[h].event.swap(at, other);
@@ -574,26 +453,14 @@ fn the_hash_sees_every_part_and_no_order() {
         (600, Role::Negative(1)),
         (601, Role::Source),
     ];
-    assert_eq!(
-        reasons
-            .iter()
-            .map(|&(event, role)| one(event, role))
-            .collect::<BTreeSet<_>>()
-            .len(),
-        reasons.len()
-    );
+    assert_eq!(reasons.iter().map(|&(event, role)| one(event, role)).collect::<BTreeSet<_>>().len(), reasons.len());
 }
 
 /// A root without neighbors is in the sum as well, by its node.
 #[test]
 fn the_hash_counts_lonely_roots() {
     let events = Events::new(4, vec![(0, 1, 1), (2, 3, 1)]);
-    let sample = sample_and_check(
-        &events,
-        &recent(&[3], SameBatch::Visible),
-        0..2,
-        &mut SampleScratch::default(),
-    );
+    let sample = sample_and_check(&events, &recent(&[3], SameBatch::Visible), 0..2, &mut SampleScratch::default());
     let one = |i: usize| {
         let mut hash = SampleHash::default();
         hash.add_root(&sample, i, EventId(0), Role::Source);
@@ -608,13 +475,7 @@ fn hashes_print_and_read_back() {
     let hash = SampleHash(0x00ab << 100);
     assert_eq!(hash.to_string(), format!("00000ab0{}", "0".repeat(24)));
     assert_eq!(hash.to_string().parse(), Ok(hash));
-    for text in [
-        "",
-        "12",
-        &"g".repeat(32),
-        &"0".repeat(33),
-        &format!("+{}", "0".repeat(31)),
-    ] {
+    for text in ["", "12", &"g".repeat(32), &"0".repeat(33), &format!("+{}", "0".repeat(31))] {
         assert!(text.parse::<SampleHash>().is_err(), "{text}");
     }
     assert_eq!(SampleHash(u128::MAX) + SampleHash(2), SampleHash(1), "a wrapping sum");

@@ -136,15 +136,8 @@ impl Array {
     /// # Panics
     /// If the shape's product is not the number of values.
     pub fn new<T: Element>(shape: &[usize], values: Vec<T>) -> Array {
-        assert_eq!(
-            shape.iter().product::<usize>(),
-            values.len(),
-            "an array of shape {shape:?}"
-        );
-        Array {
-            shape: shape.to_vec(),
-            data: T::wrap(values),
-        }
+        assert_eq!(shape.iter().product::<usize>(), values.len(), "an array of shape {shape:?}");
+        Array { shape: shape.to_vec(), data: T::wrap(values) }
     }
 
     /// The shape.
@@ -190,10 +183,7 @@ pub struct Archive {
 impl Archive {
     /// An empty archive with a document.
     pub fn new(meta: serde_json::Value) -> Archive {
-        Archive {
-            tensors: BTreeMap::new(),
-            meta,
-        }
+        Archive { tensors: BTreeMap::new(), meta }
     }
 
     /// Adds an array.
@@ -211,9 +201,7 @@ impl Archive {
     /// # Errors
     /// If there is none of that name.
     pub fn get(&self, name: &str) -> Result<&Array, ArchiveError> {
-        self.tensors
-            .get(name)
-            .ok_or_else(|| ArchiveError::Missing { name: name.to_string() })
+        self.tensors.get(name).ok_or_else(|| ArchiveError::Missing { name: name.to_string() })
     }
 
     /// Takes an array out, whatever its shape.
@@ -223,11 +211,7 @@ impl Archive {
     pub fn take<T: Element>(&mut self, name: &str) -> Result<(Vec<usize>, Vec<T>), ArchiveError> {
         let found = self.get(name)?.data.dtype();
         if found != T::DTYPE {
-            return Err(ArchiveError::WrongDtype {
-                name: name.to_string(),
-                expected: T::DTYPE,
-                found,
-            });
+            return Err(ArchiveError::WrongDtype { name: name.to_string(), expected: T::DTYPE, found });
         }
         let array = self.tensors.remove(name).expect("the array was just found");
         Ok((array.shape, T::unwrap(array.data).expect("the type was just checked")))
@@ -241,11 +225,7 @@ impl Archive {
         let found = self.get(name)?.shape();
         if found != shape {
             let (expected, found) = (shape.to_vec(), found.to_vec());
-            return Err(ArchiveError::WrongShape {
-                name: name.to_string(),
-                expected,
-                found,
-            });
+            return Err(ArchiveError::WrongShape { name: name.to_string(), expected, found });
         }
         Ok(self.take(name)?.1)
     }
@@ -263,14 +243,7 @@ impl Archive {
         for (name, array) in &arrays {
             let end = offset + array.data.bytes().len();
             let (dtype, shape) = (array.data.dtype(), array.shape.clone());
-            infos.push((
-                (*name).clone(),
-                TensorInfo {
-                    dtype,
-                    shape,
-                    data_offsets: (offset, end),
-                },
-            ));
+            infos.push(((*name).clone(), TensorInfo { dtype, shape, data_offsets: (offset, end) }));
             offset = end;
         }
         let meta = HashMap::from([(META.to_string(), self.meta.to_string())]);
@@ -279,9 +252,7 @@ impl Archive {
         header.resize(header.len().next_multiple_of(8), b' ');
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
-        arrays
-            .iter()
-            .try_for_each(|(_, array)| file.write_all(array.data.bytes()))
+        arrays.iter().try_for_each(|(_, array)| file.write_all(array.data.bytes()))
     }
 
     /// Reads a safetensors file written by [`Archive::write_to`].
@@ -290,11 +261,7 @@ impl Archive {
     /// If it is none, or has an element type that archives do not use.
     pub fn from_bytes(bytes: &[u8]) -> Result<Archive, ArchiveError> {
         let (_, metadata) = SafeTensors::read_metadata(bytes)?;
-        let meta = metadata
-            .metadata()
-            .as_ref()
-            .and_then(|m| m.get(META))
-            .ok_or(ArchiveError::Meta(None))?;
+        let meta = metadata.metadata().as_ref().and_then(|m| m.get(META)).ok_or(ArchiveError::Meta(None))?;
         let meta = serde_json::from_str(meta).map_err(|e| ArchiveError::Meta(Some(e)))?;
         let tensors = SafeTensors::deserialize(bytes)?
             .iter()
@@ -315,15 +282,10 @@ fn copy_values<T: Pod>(bytes: &[u8]) -> Vec<T> {
 const META: &str = "meta";
 
 fn read_array(name: &str, view: &TensorView<'_>) -> Result<Array, ArchiveError> {
-    let data = ArrayData::from_bytes(view.dtype(), view.data()).ok_or_else(|| ArchiveError::UnknownDtype {
-        name: name.to_string(),
-        dtype: view.dtype(),
-    })?;
+    let data = ArrayData::from_bytes(view.dtype(), view.data())
+        .ok_or_else(|| ArchiveError::UnknownDtype { name: name.to_string(), dtype: view.dtype() })?;
     debug_assert_eq!(data.len(), view.shape().iter().product::<usize>());
-    Ok(Array {
-        shape: view.shape().to_vec(),
-        data,
-    })
+    Ok(Array { shape: view.shape().to_vec(), data })
 }
 
 #[cfg(test)]
@@ -341,11 +303,7 @@ mod tests {
     fn sample() -> Archive {
         let mut archive = Archive::new(json!({"position": [3, 120], "large": u64::MAX, "loss": 0.1, "name": "ä\n"}));
         archive.insert("flags", &[3], vec![0u8, 255, 7]);
-        archive.insert(
-            "memory",
-            &[2, 2],
-            vec![1.0f32, -0.0, f32::from_bits(0x7fc0_1234), f32::MIN_POSITIVE],
-        );
+        archive.insert("memory", &[2, 2], vec![1.0f32, -0.0, f32::from_bits(0x7fc0_1234), f32::MIN_POSITIVE]);
         archive.insert("moment", &[2], vec![f64::NEG_INFINITY, 5e-324]);
         archive.insert("last_update", &[1, 1], vec![i64::MIN]);
         archive.insert("count", &[], vec![u64::MAX]);
@@ -359,10 +317,7 @@ mod tests {
         let archive = sample();
         let back = Archive::from_bytes(&file(&archive)).expect("read");
         assert_eq!(back, archive);
-        assert_eq!(
-            back.get("memory").expect("there").values::<f32>().expect("f32")[2].to_bits(),
-            0x7fc0_1234
-        );
+        assert_eq!(back.get("memory").expect("there").values::<f32>().expect("f32")[2].to_bits(), 0x7fc0_1234);
         assert_eq!(file(&back), file(&archive));
     }
 
@@ -390,10 +345,7 @@ mod tests {
     #[test]
     fn refuses_broken_files() {
         let bytes = file(&sample());
-        assert!(matches!(
-            Archive::from_bytes(&bytes[..bytes.len() - 1]),
-            Err(ArchiveError::Format(_))
-        ));
+        assert!(matches!(Archive::from_bytes(&bytes[..bytes.len() - 1]), Err(ArchiveError::Format(_))));
         assert!(matches!(Archive::from_bytes(b"{}"), Err(ArchiveError::Format(_))));
         let bare = safetensors::serialize::<&str, TensorView<'_>, _>([], None).expect("empty file");
         assert!(matches!(Archive::from_bytes(&bare), Err(ArchiveError::Meta(None))));

@@ -163,20 +163,13 @@ pub struct CheckpointStore {
 impl CheckpointStore {
     /// A store in `dir`, which is made at the first save; the last `keep` checkpoints stay (at least one).
     pub fn new(dir: impl Into<PathBuf>, keep: usize) -> CheckpointStore {
-        CheckpointStore {
-            dir: dir.into(),
-            keep: keep.max(1),
-            config_digest: None,
-        }
+        CheckpointStore { dir: dir.into(), keep: keep.max(1), config_digest: None }
     }
 
     /// Labels what is saved with the digest of the part of the config that a resumed run must share, and refuses to open
     /// what carries another one. Without it any checkpoint opens.
     pub fn for_config(self, digest: impl Into<String>) -> CheckpointStore {
-        CheckpointStore {
-            config_digest: Some(digest.into()),
-            ..self
-        }
+        CheckpointStore { config_digest: Some(digest.into()), ..self }
     }
 
     /// The store's folder.
@@ -191,8 +184,7 @@ impl CheckpointStore {
     pub fn save(&self, position: Position, archive: &Archive) -> Result<Saved, CheckpointError> {
         let shard = self.write_shard(position, 0, archive)?;
         let file = shard.file.clone();
-        self.commit(position, vec![shard])
-            .inspect_err(|_| self.discard(position, &file))
+        self.commit(position, vec![shard]).inspect_err(|_| self.discard(position, &file))
     }
 
     /// Writes one rank's part. It counts only once [`CheckpointStore::commit`] has named it.
@@ -205,12 +197,7 @@ impl CheckpointStore {
         let Written { bytes, sha256 } = durable::create_folders(&folder)
             .and_then(|()| durable::write_file(&folder.join(&file), |writer| archive.write_to(writer)))
             .inspect_err(|_| self.discard(position, &file))?;
-        Ok(Shard {
-            rank,
-            file,
-            bytes,
-            sha256,
-        })
+        Ok(Shard { rank, file, bytes, sha256 })
     }
 
     /// Makes the shards of all ranks a checkpoint, then removes those no longer kept.
@@ -224,26 +211,18 @@ impl CheckpointStore {
     /// If there is not one shard for each of the ranks `0..shards.len()`.
     pub fn commit(&self, position: Position, mut shards: Vec<Shard>) -> Result<Saved, CheckpointError> {
         shards.sort_by_key(|shard| shard.rank);
-        assert!(
-            shards.iter().map(|shard| shard.rank as usize).eq(0..shards.len()),
-            "one shard a rank: {shards:?}"
-        );
+        assert!(shards.iter().map(|shard| shard.rank as usize).eq(0..shards.len()), "one shard a rank: {shards:?}");
         let folder = self.folder(position);
         let manifest = Manifest {
             format: FORMAT,
             program: concat!("tidemill ", env!("CARGO_PKG_VERSION")).to_string(),
             position,
             config_digest: self.config_digest.clone(),
-            saved_unix_s: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_secs()),
+            saved_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             shards,
         };
         manifest.write(&folder)?;
-        Ok(Saved {
-            folder,
-            not_removed: self.prune(&manifest).err(),
-        })
+        Ok(Saved { folder, not_removed: self.prune(&manifest).err() })
     }
 
     /// Finds the newest intact checkpoint; verifies every byte of it.
@@ -266,11 +245,7 @@ impl CheckpointStore {
         let (dir, count) = (self.dir.clone(), skipped.len());
         match skipped.into_iter().next() {
             None => Err(CheckpointError::Empty { dir }),
-            Some(newest) => Err(CheckpointError::NoneIntact {
-                dir,
-                count,
-                newest: Box::new(newest),
-            }),
+            Some(newest) => Err(CheckpointError::NoneIntact { dir, count, newest: Box::new(newest) }),
         }
     }
 
@@ -284,11 +259,7 @@ impl CheckpointStore {
         for shard in &manifest.shards {
             shard.check(&folder, &durable::hash_file(&folder.join(&shard.file))?)?;
         }
-        if self
-            .config_digest
-            .as_ref()
-            .is_some_and(|digest| manifest.config_digest.as_ref() != Some(digest))
-        {
+        if self.config_digest.as_ref().is_some_and(|digest| manifest.config_digest.as_ref() != Some(digest)) {
             return Err(CheckpointError::OtherConfig { folder });
         }
         Ok(Checkpoint { folder, manifest })
@@ -326,18 +297,12 @@ impl CheckpointStore {
     fn prune(&self, new: &Manifest) -> Result<(), FileError> {
         let folder = self.folder(new.position);
         let named = listed_files(&folder);
-        for name in durable::list_folder(&folder)?
-            .iter()
-            .filter(|name| !named.contains(*name))
-        {
+        for name in durable::list_folder(&folder)?.iter().filter(|name| !named.contains(*name)) {
             durable::remove_file(&folder.join(name))?;
         }
         let positions = self.positions()?;
-        let finished: BTreeSet<Position> = positions
-            .iter()
-            .copied()
-            .filter(|&position| Manifest::read(&self.folder(position)).is_ok())
-            .collect();
+        let finished: BTreeSet<Position> =
+            positions.iter().copied().filter(|&position| Manifest::read(&self.folder(position)).is_ok()).collect();
         let kept: BTreeSet<Position> = finished.range(..=new.position).rev().take(self.keep).copied().collect();
         // A later folder without a manifest may be the next checkpoint, on its way from another rank.
         let abandoned = |position: &&Position| **position < new.position || finished.contains(position);
@@ -377,24 +342,14 @@ impl Checkpoint {
     /// # Errors
     /// If there is no such rank, or the file has changed or is no archive.
     pub fn read_shard(&self, rank: u32) -> Result<Archive, CheckpointError> {
-        let shard = self
-            .manifest
-            .shards
-            .get(rank as usize)
-            .ok_or(CheckpointError::NoShard {
-                position: self.manifest.position,
-                rank,
-                ranks: self.manifest.ranks(),
-            })?;
+        let shard = self.manifest.shards.get(rank as usize).ok_or(CheckpointError::NoShard {
+            position: self.manifest.position,
+            rank,
+            ranks: self.manifest.ranks(),
+        })?;
         let file = self.folder.join(&shard.file);
         let bytes = durable::read_file(&file)?;
-        shard.check(
-            &self.folder,
-            &Written {
-                bytes: bytes.len() as u64,
-                sha256: durable::sha256_hex(&bytes),
-            },
-        )?;
+        shard.check(&self.folder, &Written { bytes: bytes.len() as u64, sha256: durable::sha256_hex(&bytes) })?;
         Archive::from_bytes(&bytes).map_err(|source| CheckpointError::Archive { file, source })
     }
 }
@@ -402,12 +357,9 @@ impl Checkpoint {
 /// The files that a folder's manifest makes part of a checkpoint, itself included; none without a readable manifest.
 fn listed_files(folder: &Path) -> BTreeSet<String> {
     match Manifest::read(folder) {
-        Ok(manifest) => manifest
-            .shards
-            .into_iter()
-            .map(|shard| shard.file)
-            .chain([manifest::FILE.to_string()])
-            .collect(),
+        Ok(manifest) => {
+            manifest.shards.into_iter().map(|shard| shard.file).chain([manifest::FILE.to_string()]).collect()
+        }
         Err(_) => BTreeSet::new(),
     }
 }

@@ -28,11 +28,7 @@ pub struct FileError {
 impl FileError {
     /// Wraps the system's error with what was tried on which path.
     pub fn new(operation: Operation, path: &Path, source: io::Error) -> Self {
-        FileError {
-            operation,
-            path: path.to_path_buf(),
-            source,
-        }
+        FileError { operation, path: path.to_path_buf(), source }
     }
 }
 
@@ -124,18 +120,10 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<Written, FileError> {
 
 fn write_temporary(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<Written, FileError> {
     let file = step(Operation::Create, path, || File::create(path))?;
-    let mut writer = HashingWriter {
-        file: BufWriter::with_capacity(1 << 20, Target { path, file }),
-        hash: Sha256::new(),
-        bytes: 0,
-    };
-    content(&mut writer)
-        .and_then(|()| writer.file.flush())
-        .map_err(|e| FileError::new(Operation::Write, path, e))?;
-    let written = Written {
-        bytes: writer.bytes,
-        sha256: hex(&writer.hash.finalize()),
-    };
+    let mut writer =
+        HashingWriter { file: BufWriter::with_capacity(1 << 20, Target { path, file }), hash: Sha256::new(), bytes: 0 };
+    content(&mut writer).and_then(|()| writer.file.flush()).map_err(|e| FileError::new(Operation::Write, path, e))?;
+    let written = Written { bytes: writer.bytes, sha256: hex(&writer.hash.finalize()) };
     step(Operation::Sync, path, || writer.file.get_ref().file.sync_all())?;
     Ok(written)
 }
@@ -193,9 +181,7 @@ pub fn remove_folder(path: &Path) -> Result<(), FileError> {
 pub fn list_folder(path: &Path) -> Result<Vec<String>, FileError> {
     let names = fs::read_dir(path)
         .and_then(|entries| {
-            entries
-                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-                .collect::<io::Result<Vec<_>>>()
+            entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<io::Result<Vec<_>>>()
         })
         .map_err(|e| FileError::new(Operation::List, path, e))?;
     let mut names = names;
@@ -216,18 +202,11 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, FileError> {
 /// # Errors
 /// The operation that failed.
 pub fn hash_file(path: &Path) -> Result<Written, FileError> {
-    let mut sink = HashingWriter {
-        file: BufWriter::with_capacity(0, io::sink()),
-        hash: Sha256::new(),
-        bytes: 0,
-    };
+    let mut sink = HashingWriter { file: BufWriter::with_capacity(0, io::sink()), hash: Sha256::new(), bytes: 0 };
     File::open(path)
         .and_then(|mut file| io::copy(&mut file, &mut sink))
         .map_err(|e| FileError::new(Operation::Read, path, e))?;
-    Ok(Written {
-        bytes: sink.bytes,
-        sha256: hex(&sink.hash.finalize()),
-    })
+    Ok(Written { bytes: sink.bytes, sha256: hex(&sink.hash.finalize()) })
 }
 
 /// sha256 of bytes, lower-case hexadecimal.
@@ -237,11 +216,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|b| [b >> 4, b & 15])
-        .map(|d| char::from(DIGITS[usize::from(d)]))
-        .collect()
+    bytes.iter().flat_map(|b| [b >> 4, b & 15]).map(|d| char::from(DIGITS[usize::from(d)])).collect()
 }
 
 fn temporary_path(path: &Path) -> PathBuf {
@@ -363,10 +338,7 @@ mod tests {
         let path = folder.path().join("a/b/file");
         create_folders(parent(&path)).expect("folders");
         let written = write_bytes(&path, b"abc").expect("write");
-        assert_eq!(
-            written.sha256,
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(written.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(written, hash_file(&path).expect("hash"));
         assert_eq!(written.sha256, sha256_hex(b"abc"));
         assert_eq!(list_folder(parent(&path)).expect("list"), ["file"]);
@@ -403,10 +375,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/full", temporary_path(&path)).expect("link");
         let error = write_bytes(&path, &[0; 9000]).expect_err("no space");
         let text = error.to_string();
-        assert!(
-            text.starts_with("can not write ") && text.contains("file.tmp (the disk is full"),
-            "{text}"
-        );
+        assert!(text.starts_with("can not write ") && text.contains("file.tmp (the disk is full"), "{text}");
         assert!(list_folder(folder.path()).expect("list").is_empty());
     }
 }

@@ -88,20 +88,11 @@ impl MetricsLog {
     /// # Errors
     /// If it can not be opened, is shorter, or no line ends there.
     pub fn resume(path: &Path, offset: u64) -> Result<MetricsLog, MetricsError> {
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(offset == 0)
-            .truncate(false)
-            .open(path);
+        let opened = OpenOptions::new().read(true).write(true).create(offset == 0).truncate(false).open(path);
         let mut file = opened.map_err(|e| FileError::new(Operation::Read, path, e))?;
         let (length, ends_line) = line_end(&mut file, offset).map_err(|e| FileError::new(Operation::Read, path, e))?;
         if !ends_line {
-            return Err(MetricsError::Offset {
-                path: path.to_path_buf(),
-                offset,
-                length,
-            });
+            return Err(MetricsError::Offset { path: path.to_path_buf(), offset, length });
         }
         let cut = file.set_len(offset).and_then(|()| file.seek(SeekFrom::Start(offset)));
         cut.map_err(|e| FileError::new(Operation::Truncate, path, e))?;
@@ -109,12 +100,7 @@ impl MetricsLog {
     }
 
     fn at(path: &Path, file: File, offset: u64) -> MetricsLog {
-        MetricsLog {
-            path: path.to_path_buf(),
-            file: BufWriter::new(file),
-            offset,
-            flushed: Instant::now(),
-        }
+        MetricsLog { path: path.to_path_buf(), file: BufWriter::new(file), offset, flushed: Instant::now() }
     }
 
     /// Appends `{"kind": kind, ...record}`; the record is a struct or a map.
@@ -122,20 +108,12 @@ impl MetricsLog {
     /// # Errors
     /// If the record is no JSON object or the file can not be written.
     pub fn append<T: Serialize>(&mut self, kind: &str, record: &T) -> Result<(), MetricsError> {
-        let mut line = serde_json::to_vec(&Line { kind, record }).map_err(|source| MetricsError::Record {
-            kind: kind.to_string(),
-            source,
-        })?;
+        let mut line = serde_json::to_vec(&Line { kind, record })
+            .map_err(|source| MetricsError::Record { kind: kind.to_string(), source })?;
         line.push(b'\n');
-        self.file
-            .write_all(&line)
-            .map_err(|e| self.failed(Operation::Write, e))?;
+        self.file.write_all(&line).map_err(|e| self.failed(Operation::Write, e))?;
         self.offset += line.len() as u64;
-        if self.flushed.elapsed() >= FLUSH_EVERY {
-            self.flush()
-        } else {
-            Ok(())
-        }
+        if self.flushed.elapsed() >= FLUSH_EVERY { self.flush() } else { Ok(()) }
     }
 
     /// Bytes of all lines so far.
@@ -159,10 +137,7 @@ impl MetricsLog {
     /// If the file can not be written.
     pub fn sync(&mut self) -> Result<u64, MetricsError> {
         self.flush()?;
-        self.file
-            .get_ref()
-            .sync_data()
-            .map_err(|e| self.failed(Operation::Sync, e))?;
+        self.file.get_ref().sync_data().map_err(|e| self.failed(Operation::Sync, e))?;
         Ok(self.offset)
     }
 
@@ -194,11 +169,7 @@ pub fn read_metrics(path: &Path) -> Result<Vec<serde_json::Value>, MetricsError>
     lines
         .map(|(index, line)| {
             let path = path.to_path_buf();
-            serde_json::from_slice(line).map_err(|source| MetricsError::Line {
-                path,
-                line: index + 1,
-                source,
-            })
+            serde_json::from_slice(line).map_err(|source| MetricsError::Line { path, line: index + 1, source })
         })
         .collect()
 }
@@ -217,11 +188,7 @@ mod tests {
     }
 
     fn batch(batch: u64) -> Batch {
-        Batch {
-            epoch: 1,
-            batch,
-            loss: 1.0 / (batch + 3) as f64,
-        }
+        Batch { epoch: 1, batch, loss: 1.0 / (batch + 3) as f64 }
     }
 
     #[test]
@@ -230,25 +197,15 @@ mod tests {
         let path = folder.path().join("metrics.jsonl");
         let mut log = MetricsLog::create(&path).expect("create");
         log.append("batch", &batch(0)).expect("append");
-        log.append("eval", &json!({"split": "val", "ap": f64::NAN, "note": "two\nlines"}))
-            .expect("append");
+        log.append("eval", &json!({"split": "val", "ap": f64::NAN, "note": "two\nlines"})).expect("append");
         log.append("batch", &7).expect_err("no object");
         let offset = log.sync().expect("sync");
         let text = fs::read_to_string(&path).expect("read");
-        assert_eq!(
-            text.lines().next(),
-            Some(r#"{"kind":"batch","epoch":1,"batch":0,"loss":0.3333333333333333}"#)
-        );
+        assert_eq!(text.lines().next(), Some(r#"{"kind":"batch","epoch":1,"batch":0,"loss":0.3333333333333333}"#));
         assert_eq!(offset, text.len() as u64);
         let records = read_metrics(&path).expect("read");
-        assert_eq!(
-            records[0]["loss"].as_f64().map(f64::to_bits),
-            Some((1.0f64 / 3.0).to_bits())
-        );
-        assert_eq!(
-            records[1],
-            json!({"kind": "eval", "split": "val", "ap": null, "note": "two\nlines"})
-        );
+        assert_eq!(records[0]["loss"].as_f64().map(f64::to_bits), Some((1.0f64 / 3.0).to_bits()));
+        assert_eq!(records[1], json!({"kind": "eval", "split": "val", "ap": null, "note": "two\nlines"}));
     }
 
     #[test]
@@ -284,10 +241,7 @@ mod tests {
         fs::write(&path, "{\"kind\":\"batch\"}\n{\"kind\":\"batch\"}\n").expect("write");
         for offset in [16, 35] {
             assert!(
-                matches!(
-                    MetricsLog::resume(&path, offset),
-                    Err(MetricsError::Offset { length: 34, .. })
-                ),
+                matches!(MetricsLog::resume(&path, offset), Err(MetricsError::Offset { length: 34, .. })),
                 "{offset}"
             );
         }
@@ -295,10 +249,7 @@ mod tests {
         MetricsLog::resume(&path, 17).expect("a line ends here");
         assert_eq!(fs::read(&path).expect("read").len(), 17);
         MetricsLog::resume(&folder.path().join("new.jsonl"), 0).expect("from the start");
-        assert!(matches!(
-            MetricsLog::resume(&folder.path().join("none.jsonl"), 5),
-            Err(MetricsError::File(_))
-        ));
+        assert!(matches!(MetricsLog::resume(&folder.path().join("none.jsonl"), 5), Err(MetricsError::File(_))));
     }
 
     #[test]

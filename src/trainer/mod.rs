@@ -7,9 +7,9 @@
 pub mod archive;
 pub mod checkpoint;
 pub mod config;
+pub mod durable;
 mod history;
 mod hooks;
-pub mod durable;
 pub mod metrics_log;
 pub mod peak_rss;
 pub mod progress;
@@ -110,7 +110,14 @@ impl Trainer {
             if let Some(rows) = seen {
                 let memory = self.pipeline.memory();
                 let parameters = self.model.parameters();
-                self.hooks.batch(&TrainedBatch { epoch: self.history.epoch, plan: &batch.plan, rows: &rows, scored: &scored, parameters, memory });
+                self.hooks.batch(&TrainedBatch {
+                    epoch: self.history.epoch,
+                    plan: &batch.plan,
+                    rows: &rows,
+                    scored: &scored,
+                    parameters,
+                    memory,
+                });
             }
             self.sync.step(self.model.parameters_mut(), self.history.planned_batches);
             self.pipeline.commit_parameters();
@@ -229,7 +236,8 @@ impl Trainer {
         let separate = self.config.eval.new_node == eval::NewNode::SeparatePass;
         let new_nodes = if separate { self.score_new_nodes_apart(pass)? } else { None };
         let scores = self.score_split(pass)?;
-        let mut metrics = eval::SplitMetrics::of(&scores, &self.stream, &self.split.new_nodes, self.config.eval.new_node);
+        let mut metrics =
+            eval::SplitMetrics::of(&scores, &self.stream, &self.split.new_nodes, self.config.eval.new_node);
         if separate {
             metrics.new_node = new_nodes;
         }

@@ -80,11 +80,7 @@ impl Progress {
     }
 
     fn with(display: Display, interval: Duration) -> Progress {
-        Progress {
-            display,
-            interval,
-            phase: None,
-        }
+        Progress { display, interval, phase: None }
     }
 
     /// Starts a phase of `total` events of which `done` are done already; finishes the one before.
@@ -95,14 +91,7 @@ impl Progress {
             *bar = Some(new_bar(&name, total, done));
         }
         let latest = Status { done, loss: None };
-        self.phase = Some(Phase {
-            name,
-            total,
-            first: done,
-            started: now,
-            shown: now,
-            latest,
-        });
+        self.phase = Some(Phase { name, total, first: done, started: now, shown: now, latest });
     }
 
     /// Reports `done` events of the phase and, in training, the loss to show.
@@ -177,17 +166,9 @@ fn new_bar(name: &str, total: u64, done: u64) -> ProgressBar {
 impl Phase {
     /// `epoch 2/10  44,000/110,232 events (40%)  loss 0.6931  14,200 events/s  0:04 left`
     fn line(&self, now: Instant) -> String {
-        let percent = if self.total == 0 {
-            100
-        } else {
-            u128::from(self.latest.done) * 100 / u128::from(self.total)
-        };
+        let percent = if self.total == 0 { 100 } else { u128::from(self.latest.done) * 100 / u128::from(self.total) };
         let (done, total) = (grouped(self.latest.done), grouped(self.total));
-        format!(
-            "{}  {done}/{total} events ({percent}%)  {}",
-            self.name,
-            self.figures(now)
-        )
+        format!("{}  {done}/{total} events ({percent}%)  {}", self.name, self.figures(now))
     }
 
     fn figures(&self, now: Instant) -> String {
@@ -226,11 +207,7 @@ fn grouped(number: u64) -> String {
 fn clock(seconds: f64) -> String {
     let seconds = seconds.ceil() as u64;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    if hours > 0 {
-        format!("{hours}:{minutes:02}:{seconds:02}")
-    } else {
-        format!("{minutes}:{seconds:02}")
-    }
+    if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
 }
 
 #[cfg(test)]
@@ -263,34 +240,18 @@ mod tests {
 
     fn phase(total: u64, first: u64, done: u64, loss: Option<f64>) -> Phase {
         let now = Instant::now();
-        Phase {
-            name: "epoch 2/10".into(),
-            total,
-            first,
-            started: now,
-            shown: now,
-            latest: Status { done, loss },
-        }
+        Phase { name: "epoch 2/10".into(), total, first, started: now, shown: now, latest: Status { done, loss } }
     }
 
     #[test]
     fn a_line_says_where_the_phase_is() {
         let at = |phase: &Phase, seconds| phase.line(phase.started + Duration::from_secs(seconds));
         let half = phase(110_232, 0, 44_000, Some(std::f64::consts::LN_2));
-        assert_eq!(
-            at(&half, 4),
-            "epoch 2/10  44,000/110,232 events (39%)  loss 0.6931  11,000 events/s  0:07 left"
-        );
+        assert_eq!(at(&half, 4), "epoch 2/10  44,000/110,232 events (39%)  loss 0.6931  11,000 events/s  0:07 left");
         let resumed = phase(1000, 900, 950, None);
-        assert_eq!(
-            at(&resumed, 10),
-            "epoch 2/10  950/1,000 events (95%)  5 events/s  0:10 left"
-        );
+        assert_eq!(at(&resumed, 10), "epoch 2/10  950/1,000 events (95%)  5 events/s  0:10 left");
         let ended = phase(1000, 0, 1000, None);
-        assert_eq!(
-            at(&ended, 3700),
-            "epoch 2/10  1,000/1,000 events (100%)  0 events/s  in 1:01:40"
-        );
+        assert_eq!(at(&ended, 3700), "epoch 2/10  1,000/1,000 events (100%)  0 events/s  in 1:01:40");
         assert_eq!(at(&phase(0, 0, 0, None), 1), "epoch 2/10  0/0 events (100%)  ");
     }
 
@@ -315,14 +276,8 @@ mod tests {
         progress.advance(7, None);
         let lines = buffer.lines();
         assert_eq!(lines.len(), 3, "{lines:?}");
-        assert!(
-            lines[0].starts_with("epoch 1/2  400/400 events (100%)  loss 0.5000  "),
-            "{lines:?}"
-        );
-        assert_eq!(
-            lines[1..],
-            ["a warning".to_string(), "val  0/50 events (0%)  ".to_string()]
-        );
+        assert!(lines[0].starts_with("epoch 1/2  400/400 events (100%)  loss 0.5000  "), "{lines:?}");
+        assert_eq!(lines[1..], ["a warning".to_string(), "val  0/50 events (0%)  ".to_string()]);
 
         let mut progress = Progress::lines(Box::new(buffer.clone()), Duration::ZERO);
         progress.start("epoch 2/2", 400, 0);
@@ -353,13 +308,8 @@ mod tests {
         let mut progress = Progress::with(Display::Bar(None), Duration::ZERO);
         progress.start("epoch 1/1", 10, 4);
         progress.advance(7, Some(0.25));
-        let Display::Bar(Some(bar)) = &progress.display else {
-            panic!("a bar")
-        };
-        assert_eq!(
-            (bar.position(), bar.length(), bar.prefix()),
-            (7, Some(10), "epoch 1/1".to_string())
-        );
+        let Display::Bar(Some(bar)) = &progress.display else { panic!("a bar") };
+        assert_eq!((bar.position(), bar.length(), bar.prefix()), (7, Some(10), "epoch 1/1".to_string()));
         assert!(bar.message().starts_with("loss 0.2500  "), "{}", bar.message());
         progress.phase = None;
         drop(progress);

@@ -127,14 +127,8 @@ impl RunFolder {
     /// # Errors
     /// If it has no `config.toml`.
     pub fn open(path: &Path) -> Result<RunFolder, RunFolderError> {
-        let folder = RunFolder {
-            path: path.to_path_buf(),
-        };
-        if folder.config_path().is_file() {
-            Ok(folder)
-        } else {
-            Err(RunFolderError::NotARun { path: folder.path })
-        }
+        let folder = RunFolder { path: path.to_path_buf() };
+        if folder.config_path().is_file() { Ok(folder) } else { Err(RunFolderError::NotARun { path: folder.path }) }
     }
 
     /// The folder.
@@ -191,10 +185,8 @@ impl RunFolder {
     /// The file operation that failed.
     pub fn write_summary(&self, summary: &Summary) -> Result<(), RunFolderError> {
         let path = self.summary_path();
-        let mut text = serde_json::to_vec_pretty(summary).map_err(|source| RunFolderError::Summary {
-            path: path.clone(),
-            source,
-        })?;
+        let mut text = serde_json::to_vec_pretty(summary)
+            .map_err(|source| RunFolderError::Summary { path: path.clone(), source })?;
         text.push(b'\n');
         durable::write_bytes(&path, &text)?;
         Ok(())
@@ -207,9 +199,7 @@ impl RunFolder {
     pub fn read_summary(&self) -> Result<Summary, RunFolderError> {
         let path = self.summary_path();
         if !path.exists() {
-            return Err(RunFolderError::NoSummary {
-                path: self.path.clone(),
-            });
+            return Err(RunFolderError::NoSummary { path: self.path.clone() });
         }
         let bytes = durable::read_file(&path)?;
         serde_json::from_slice(&bytes).map_err(|source| RunFolderError::Summary { path, source })
@@ -244,19 +234,11 @@ impl RunFolder {
 
 fn plain_name(name: &str) -> String {
     let plain = |c: char| {
-        if c.is_alphanumeric() || "._+-".contains(c) {
-            c
-        } else {
-            '-'
-        }
+        if c.is_alphanumeric() || "._+-".contains(c) { c } else { '-' }
     };
     let name: String = name.chars().map(plain).collect();
     let name = name.trim_start_matches('.');
-    if name.is_empty() {
-        "run".to_string()
-    } else {
-        name.to_string()
-    }
+    if name.is_empty() { "run".to_string() } else { name.to_string() }
 }
 
 fn next_number(root: &Path, name: &str) -> Result<u64, FileError> {
@@ -271,12 +253,7 @@ mod tests {
     use std::io::Write;
 
     fn name(folder: &RunFolder) -> String {
-        folder
-            .path()
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned()
+        folder.path().file_name().expect("a name").to_string_lossy().into_owned()
     }
 
     #[test]
@@ -299,10 +276,7 @@ mod tests {
         let create = || name(&RunFolder::create_numbered(root.path(), "grid").expect("create"));
         let mut names: Vec<String> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(create)).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().expect("thread"))
-                .collect()
+            threads.into_iter().map(|thread| thread.join().expect("thread")).collect()
         });
         names.sort();
         assert_eq!(names, (1..=8).map(|n| format!("grid-{n}")).collect::<Vec<_>>());
@@ -320,10 +294,7 @@ mod tests {
         assert!(error.to_string().contains("a/b is not empty"), "{error}");
         let error = RunFolder::create(Some(&folder.config_path()), "x").expect_err("a file");
         assert!(matches!(error, RunFolderError::NotAFolder { .. }));
-        assert_eq!(
-            RunFolder::open(&path).expect("a run").read_config().expect("read"),
-            "seed = 1\n"
-        );
+        assert_eq!(RunFolder::open(&path).expect("a run").read_config().expect("read"), "seed = 1\n");
     }
 
     #[test]
@@ -331,17 +302,10 @@ mod tests {
         let root = tempfile::tempdir().expect("folder");
         let folder = RunFolder::create_at(root.path()).expect("empty");
         assert!(matches!(folder.read_summary(), Err(RunFolderError::NoSummary { .. })));
-        let summary = Summary {
-            seed: u64::MAX,
-            train_events_per_s: 0.1 + 0.2,
-            ..Summary::default()
-        };
+        let summary = Summary { seed: u64::MAX, train_events_per_s: 0.1 + 0.2, ..Summary::default() };
         folder.write_summary(&summary).expect("write");
         let back = folder.read_summary().expect("read");
-        assert_eq!(
-            (back.seed, back.train_events_per_s.to_bits()),
-            (u64::MAX, (0.1f64 + 0.2).to_bits())
-        );
+        assert_eq!((back.seed, back.train_events_per_s.to_bits()), (u64::MAX, (0.1f64 + 0.2).to_bits()));
         assert_eq!(durable::list_folder(root.path()).expect("list"), ["summary.json"]);
     }
 
@@ -350,11 +314,7 @@ mod tests {
         let root = tempfile::tempdir().expect("folder");
         let folder = RunFolder::create_at(root.path()).expect("empty");
         for line in ["first\n", "second\n"] {
-            folder
-                .open_log()
-                .expect("open")
-                .write_all(line.as_bytes())
-                .expect("write");
+            folder.open_log().expect("open").write_all(line.as_bytes()).expect("write");
         }
         assert_eq!(fs::read_to_string(folder.log_path()).expect("read"), "first\nsecond\n");
     }

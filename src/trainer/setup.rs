@@ -110,12 +110,27 @@ impl Trainer {
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
         let state = StateStage::new(stream.clone(), memory, &*model, config.train.loss);
         let train = &config.train;
-        let optimizer = OptimizerConfig { kind: train.optimizer, weight_decay: train.weight_decay, ..Default::default() };
+        let optimizer =
+            OptimizerConfig { kind: train.optimizer, weight_decay: train.weight_decay, ..Default::default() };
         let optimizer = Optimizer::new(optimizer, model.parameters());
         let sync = SyncStage::new(optimizer, train.lr, train.lr_schedule, train.clip_norm);
         let history = History::start(passes.train.batches(), train.epochs);
         let pipeline = Pipeline::new(EventStage::new(stream.clone()), state);
-        Ok(Trainer { config, stream, split, passes, model, pipeline, sync, history, best: None, device, threads, hooks: Hooks::default(), run: None })
+        Ok(Trainer {
+            config,
+            stream,
+            split,
+            passes,
+            model,
+            pipeline,
+            sync,
+            history,
+            best: None,
+            device,
+            threads,
+            hooks: Hooks::default(),
+            run: None,
+        })
     }
 }
 

@@ -36,11 +36,7 @@ impl StopRequest {
     /// If the system refuses a handler.
     pub fn on_signals(under_mpirun: bool) -> io::Result<StopRequest> {
         let request = StopRequest::new();
-        let signals: &[i32] = if under_mpirun {
-            &[SIGUSR1]
-        } else {
-            &[SIGINT, SIGTERM, SIGUSR1]
-        };
+        let signals: &[i32] = if under_mpirun { &[SIGUSR1] } else { &[SIGINT, SIGTERM, SIGUSR1] };
         if !under_mpirun {
             // Registered first, so the first SIGINT finds the flag unset and only sets it.
             let interrupted = Arc::new(AtomicBool::new(false));
@@ -107,10 +103,7 @@ mod tests {
     }
 
     fn start(mode: &str) -> Run {
-        let name = concat!(module_path!(), "::child_waits_for_signals")
-            .split_once("::")
-            .expect("crate")
-            .1;
+        let name = concat!(module_path!(), "::child_waits_for_signals").split_once("::").expect("crate").1;
         let mut child = Command::new(std::env::current_exe().expect("this test"))
             .args([name, "--exact", "--nocapture"])
             .env(CHILD, mode)
@@ -130,10 +123,8 @@ mod tests {
         }
 
         fn send(&self, signal: &str) {
-            let status = Command::new("kill")
-                .args(["-s", signal, &self.child.id().to_string()])
-                .status()
-                .expect("kill");
+            let status =
+                Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status().expect("kill");
             assert!(status.success());
         }
 

@@ -277,24 +277,12 @@ mod tests {
         stages[{name, busy_s, wait_s}], gpu{utilisation, memory_peak_bytes}";
 
     fn full() -> Summary {
-        let links = LinkMetrics {
-            ap: 0.1 + 0.2,
-            auc: 0.9,
-            ap_batch_mean: 0.8,
-            auc_batch_mean: 0.7,
-        };
-        let split = SplitMetrics {
-            links,
-            new_node: Some(links),
-            ..SplitMetrics::default()
-        };
+        let links = LinkMetrics { ap: 0.1 + 0.2, auc: 0.9, ap_batch_mean: 0.8, auc_batch_mean: 0.7 };
+        let split = SplitMetrics { links, new_node: Some(links), ..SplitMetrics::default() };
         Summary {
             val: Some(split.clone()),
             test: Some(split),
-            epochs: vec![Epoch {
-                loss: Some(1.0 / 3.0),
-                ..Epoch::default()
-            }],
+            epochs: vec![Epoch { loss: Some(1.0 / 3.0), ..Epoch::default() }],
             queues: vec![Queue::default()],
             stages: vec![Stage::default()],
             gpu: Some(Gpu::default()),
@@ -322,11 +310,7 @@ mod tests {
             match c {
                 '{' | '[' | ',' | '}' | ']' => {
                     if !word.is_empty() {
-                        json += &format!(
-                            "{:?}:{}",
-                            std::mem::take(&mut word),
-                            if "{[".contains(c) { "" } else { "0" }
-                        );
+                        json += &format!("{:?}:{}", std::mem::take(&mut word), if "{[".contains(c) { "" } else { "0" });
                     }
                     json.push(c);
                 }
@@ -357,9 +341,6 @@ mod tests {
         assert_eq!(serde_json::to_string(&back).expect("json"), text);
         let old: Summary =
             serde_json::from_value(json!({"version": "0.0.1", "comm": {"seconds": 2.5}, "later": 1})).expect("read");
-        assert_eq!(
-            (old.version.as_str(), old.comm.seconds, old.comm.messages),
-            ("0.0.1", 2.5, 0)
-        );
+        assert_eq!((old.version.as_str(), old.comm.seconds, old.comm.messages), ("0.0.1", 2.5, 0));
     }
 }

@@ -18,9 +18,7 @@ pub(crate) struct Said {
 
 impl Workspace {
     pub(crate) fn new() -> Workspace {
-        Workspace {
-            folder: TempDir::new().expect("a temporary folder"),
-        }
+        Workspace { folder: TempDir::new().expect("a temporary folder") }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -38,23 +36,18 @@ impl Workspace {
 
     /// Runs it with more environment variables.
     pub(crate) fn run_with(&self, arguments: &str, variables: &[(&str, &str)]) -> Said {
+        let mut command = self.command(arguments);
+        Said::from(command.envs(variables.iter().copied()).output().expect("the program starts"))
+    }
+
+    /// The program in this folder, ready to start.
+    pub(crate) fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidemill"));
-        for launcher in [
-            "OMPI_COMM_WORLD_SIZE",
-            "PMI_RANK",
-            "PMIX_RANK",
-            "RUST_LOG",
-            "OMP_WAIT_POLICY",
-        ] {
-            command.env_remove(launcher);
+        for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK", "RUST_LOG", "OMP_WAIT_POLICY"] {
+            command.env_remove(variable);
         }
-        command.envs(variables.iter().copied()).current_dir(self.folder.path());
-        Said::from(
-            command
-                .args(arguments.split_whitespace())
-                .output()
-                .expect("the program starts"),
-        )
+        command.current_dir(self.folder.path()).args(arguments.split_whitespace());
+        command
     }
 
     /// Runs it and expects success.
@@ -72,10 +65,7 @@ impl Workspace {
         let error = said.err.lines().last().unwrap_or_default();
         assert!(error.starts_with("error: "), "{}", said.err);
         for word in words {
-            assert!(
-                error.contains(word),
-                "tidemill {arguments}\n  said: {error}\n  without: {word}"
-            );
+            assert!(error.contains(word), "tidemill {arguments}\n  said: {error}\n  without: {word}");
         }
     }
 }

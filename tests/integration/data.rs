@@ -9,11 +9,7 @@ fn a_generated_stream_is_marked_and_repeatable() {
     let place = Workspace::new();
     let options = "--events 3000 --nodes 300 --features 4 --seed 5";
     let said = place.succeed(&format!("generate a.arrow {options}"));
-    assert!(
-        said.out.contains("synthetic, 3000 events") && said.out.contains("4 edge features"),
-        "{}",
-        said.out
-    );
+    assert!(said.out.contains("synthetic, 3000 events") && said.out.contains("4 edge features"), "{}", said.out);
     place.succeed(&format!("generate b.arrow {options}"));
     place.succeed("generate c.arrow --events 3000 --nodes 300 --features 4 --seed 6");
     let open = |name| EventStream::open(&place.path(name)).expect("an event stream");
@@ -30,11 +26,7 @@ fn inspect_tells_people_and_programs() {
     let place = Workspace::new();
     place.write("trips.csv", "src,dst,timestamp\n10,20,5\n20,10,3\n10,20,5\n30,30,9\n");
     let said = place.succeed("inspect trips.csv");
-    assert!(
-        said.out.contains('4') && said.out.contains("self-loops"),
-        "{}",
-        said.out
-    );
+    assert!(said.out.contains('4') && said.out.contains("self-loops"), "{}", said.out);
     let said = place.succeed("inspect trips.csv --json");
     let value: serde_json::Value = serde_json::from_str(&said.out).expect("JSON on standard output");
     assert_eq!(value["events"], 4, "{value}");
@@ -54,10 +46,7 @@ fn a_bad_file_is_refused_with_its_row() {
 #[test]
 fn convert_keeps_every_event_and_draws_features_on_request() {
     let place = Workspace::new();
-    place.write(
-        "trips.csv",
-        "src,dst,timestamp\n10,20,5.25\n20,10,3\n10,20,5.25\n30,30,9\n",
-    );
+    place.write("trips.csv", "src,dst,timestamp\n10,20,5.25\n20,10,3\n10,20,5.25\n30,30,9\n");
     let said = place.succeed("convert trips.csv plain.arrow");
     assert!(said.out.contains("4 events, 3 nodes, 0 edge features"), "{}", said.out);
     let plain = EventStream::open(&place.path("plain.arrow")).expect("an event stream");
@@ -70,16 +59,10 @@ fn convert_keeps_every_event_and_draws_features_on_request() {
     place.succeed("convert trips.csv two.arrow --random-features 3 --seed 2");
     let features = |name| {
         let stream = EventStream::open(&place.path(name)).expect("an event stream");
-        (0..4)
-            .flat_map(|event| stream.features(EventId(event)).to_vec())
-            .collect::<Vec<f32>>()
+        (0..4).flat_map(|event| stream.features(EventId(event)).to_vec()).collect::<Vec<f32>>()
     };
     assert_eq!(features("one.arrow").len(), 12);
-    assert_eq!(
-        features("one.arrow"),
-        features("same.arrow"),
-        "from csv or from the stream"
-    );
+    assert_eq!(features("one.arrow"), features("same.arrow"), "from csv or from the stream");
     assert_ne!(features("one.arrow"), features("two.arrow"));
     place.refuse("convert trips.csv plain.arrow", &["plain.arrow exists already"]);
 }

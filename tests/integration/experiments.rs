@@ -13,11 +13,7 @@ fn every_experiment_is_valid() {
         }
         files += 1;
         let text = std::fs::read_to_string(&path).expect("text");
-        assert!(
-            text.starts_with("# "),
-            "{} says what it is in its first line",
-            path.display()
-        );
+        assert!(text.starts_with("# "), "{} says what it is in its first line", path.display());
         assert!(text.contains("\npreset = "), "{} names its preset", path.display());
         let config = Config::load(&path, &[]).unwrap_or_else(|error| panic!("{}", error.sentence()));
         assert_eq!(Config::from_toml(&config.to_toml()).expect("what was written"), config);
@@ -37,19 +33,11 @@ fn published_protocols_are_untouched_presets() {
 #[test]
 fn the_readme_tells_the_truth() {
     let readme = std::fs::read_to_string(project().join("README.md")).expect("README.md");
-    let blocks: Vec<&str> = readme
-        .split("```toml\n")
-        .skip(1)
-        .map(|rest| rest.split("```").next().unwrap())
-        .collect();
+    let blocks: Vec<&str> = readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     assert_eq!(blocks.len(), 2);
     let config =
         Config::read(blocks[0], std::path::Path::new("README.md"), &[]).unwrap_or_else(|e| panic!("{}", e.sentence()));
-    assert!(
-        readme.contains(&format!("`{}`", config.name())),
-        "README.md does not name {}",
-        config.name()
-    );
+    assert!(readme.contains(&format!("`{}`", config.name())), "README.md does not name {}", config.name());
     Config::read(blocks[1], std::path::Path::new("README.md"), &[])
         .unwrap_or_else(|error| panic!("{}", error.sentence()));
 }

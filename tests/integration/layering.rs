@@ -45,15 +45,12 @@ fn used_modules(text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let paths = lines.flat_map(|line| line.split("crate::").skip(1).map(str::to_owned).collect::<Vec<_>>());
-    paths
-        .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect())
-        .collect()
+    paths.map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()).collect()
 }
 
 /// Whether a path starts with `root`, and not as the end of a longer name.
 fn has_path(code: &str, root: &str) -> bool {
-    code.match_indices(root)
-        .any(|(at, _)| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+    code.match_indices(root).any(|(at, _)| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
 #[test]
@@ -80,36 +77,19 @@ fn integers_and_foreign_crates_keep_their_places() {
     let mut wrong = Vec::new();
     for (file, text) in all_sources() {
         let module = file.split(['/', '.']).next().unwrap_or_default();
-        let code: String = text
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("//"))
-            .map(|l| format!("{l}\n"))
-            .collect();
+        let code: String =
+            text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|l| format!("{l}\n")).collect();
         let has = |word: &str| code.contains(word);
         let rules = [
             (
                 integer_land.contains(&module) && (has_path(&code, "tch::") || has("tidemill_models")),
                 "tensors in integer land",
             ),
-            (
-                file != "comms/mpi.rs" && (has("use mpi::") || has(" mpi::initialize")),
-                "MPI outside comms/mpi.rs",
-            ),
-            (
-                file != "device/cuda.rs" && has_path(&code, "cudarc::"),
-                "cudarc outside device/cuda.rs",
-            ),
-            (
-                file != "comms/mod.rs" && has("feature = \"mpi\""),
-                "the mpi feature outside comms/mod.rs",
-            ),
+            (file != "comms/mpi.rs" && (has("use mpi::") || has(" mpi::initialize")), "MPI outside comms/mpi.rs"),
+            (file != "device/cuda.rs" && has_path(&code, "cudarc::"), "cudarc outside device/cuda.rs"),
+            (file != "comms/mod.rs" && has("feature = \"mpi\""), "the mpi feature outside comms/mod.rs"),
         ];
-        wrong.extend(
-            rules
-                .iter()
-                .filter(|(broken, _)| *broken)
-                .map(|(_, what)| format!("{file}: {what}")),
-        );
+        wrong.extend(rules.iter().filter(|(broken, _)| *broken).map(|(_, what)| format!("{file}: {what}")));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

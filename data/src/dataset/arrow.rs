@@ -37,28 +37,18 @@ fn load_table(config: &DataConfig, about: About, notice: &mut dyn FnMut(String))
         mapping.features.push("features".into());
     }
     let layout = Layout::find(names, &mapping).map_err(|kind| Fault::of_file(&config.path, kind))?;
-    let (text, unit) = (
-        table.text_ids(&layout, config.bipartite)?,
-        table.unit(&layout, config.unit()?),
-    );
+    let (text, unit) = (table.text_ids(&layout, config.bipartite)?, table.unit(&layout, config.unit()?));
     let mut builder = EventBuilder::new(unit, text, layout.label.is_some());
     while let Some(batch) = table.next()? {
-        let rows = BatchRows {
-            path: &config.path,
-            first: builder.sources.len() as u64 + 1,
-            layout: &layout,
-            batch: &batch,
-        };
+        let rows =
+            BatchRows { path: &config.path, first: builder.sources.len() as u64 + 1, layout: &layout, batch: &batch };
         rows.push_to(&mut builder)?;
     }
     if builder.sources.is_empty() {
         return Err(Fault::of_file(&config.path, FaultKind::NoRows).into());
     }
     if !layout.ignored.is_empty() {
-        notice(format!(
-            "columns not used: {}; map them with data.columns",
-            layout.ignored.join(", ")
-        ));
+        notice(format!("columns not used: {}; map them with data.columns", layout.ignored.join(", ")));
     }
     let about = About {
         names_two_spaces: layout.names_two_spaces(),
@@ -81,11 +71,7 @@ impl Table {
         IpcFile::open(path)?.check_bodies()?;
         let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
         let reader = guarded(path, || FileReader::try_new(BufReader::new(file), None))?;
-        Ok(Table {
-            path: path.to_owned(),
-            schema: reader.schema(),
-            reader,
-        })
+        Ok(Table { path: path.to_owned(), schema: reader.schema(), reader })
     }
 
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>> {
@@ -100,27 +86,14 @@ impl Table {
                 t if t.is_integer() => Ok(false),
                 DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Dictionary(..) => Ok(true),
                 other => {
-                    let fault = Fault::of_file(
-                        &self.path,
-                        FaultKind::ColumnType {
-                            role,
-                            found: other.to_string(),
-                        },
-                    );
-                    Err(Fault {
-                        column: Some(field.name().clone()),
-                        ..fault
-                    }
-                    .into())
+                    let fault = Fault::of_file(&self.path, FaultKind::ColumnType { role, found: other.to_string() });
+                    Err(Fault { column: Some(field.name().clone()), ..fault }.into())
                 }
             }
         };
         let (source, destination) = (text(layout.source, "src")?, text(layout.destination, "dst")?);
         let together = bipartite == Some(false) && (source || destination);
-        Ok(TextIds {
-            source: source || together,
-            destination: destination || together,
-        })
+        Ok(TextIds { source: source || together, destination: destination || together })
     }
 
     /// The unit of the times: a timestamp column states its own.
@@ -139,18 +112,8 @@ impl Table {
 fn guarded<T>(path: &Path, read: impl FnOnce() -> std::result::Result<T, ArrowError>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(source)) => Err(Error::Arrow {
-            path: path.to_owned(),
-            doing: "read",
-            source,
-        }),
-        Err(_) => Err(Fault::of_file(
-            path,
-            FaultKind::Damaged {
-                what: "the Arrow reader gave up".into(),
-            },
-        )
-        .into()),
+        Ok(Err(source)) => Err(Error::Arrow { path: path.to_owned(), doing: "read", source }),
+        Err(_) => Err(Fault::of_file(path, FaultKind::Damaged { what: "the Arrow reader gave up".into() }).into()),
     }
 }
 
@@ -182,9 +145,7 @@ impl BatchRows<'_> {
     }
 
     fn fault(&self, row: usize, at: usize, value: &str, kind: FaultKind) -> Error {
-        Fault::of_file(self.path, kind)
-            .at(Some(self.first + row as u64), self.layout.name(at), value.as_bytes())
-            .into()
+        Fault::of_file(self.path, kind).at(Some(self.first + row as u64), self.layout.name(at), value.as_bytes()).into()
     }
 
     fn ids(&self, at: usize, role: &'static str, interner: &mut super::intern::Interner) -> Result<Vec<u32>> {
@@ -229,30 +190,20 @@ impl BatchRows<'_> {
                 .try_for_each(|(r, t)| push(r, None, t.map(Decimal::integer).ok_or(FaultKind::AbsentTime)));
         }
         let texts: Vec<Option<String>> = match kind {
-            DataType::Float32 => column
-                .as_primitive::<Float32Type>()
-                .iter()
-                .map(|t| t.map(|t| t.to_string()))
-                .collect(),
-            DataType::Float64 => column
-                .as_primitive::<Float64Type>()
-                .iter()
-                .map(|t| t.map(|t| t.to_string()))
-                .collect(),
+            DataType::Float32 => {
+                column.as_primitive::<Float32Type>().iter().map(|t| t.map(|t| t.to_string())).collect()
+            }
+            DataType::Float64 => {
+                column.as_primitive::<Float64Type>().iter().map(|t| t.map(|t| t.to_string())).collect()
+            }
             _ => {
                 let texts = cast(column, &DataType::LargeUtf8, self.path, "time")?;
-                texts
-                    .as_string::<i64>()
-                    .iter()
-                    .map(|t| t.map(|t| t.trim().to_owned()))
-                    .collect()
+                texts.as_string::<i64>().iter().map(|t| t.map(|t| t.trim().to_owned())).collect()
             }
         };
         texts.into_iter().enumerate().try_for_each(|(row, text)| {
             let present = text.as_deref().filter(|t| !super::intern::is_absent(t.as_bytes()));
-            let time = present
-                .ok_or(FaultKind::AbsentTime)
-                .and_then(|t| Decimal::parse(t.as_bytes()));
+            let time = present.ok_or(FaultKind::AbsentTime).and_then(|t| Decimal::parse(t.as_bytes()));
             push(row, text, time)
         })
     }
@@ -261,12 +212,7 @@ impl BatchRows<'_> {
         let column = cast(self.batch.column(at), &DataType::Float64, self.path, "label")?;
         for (row, label) in column.as_primitive::<Float64Type>().iter().enumerate() {
             if label.is_some_and(|l| l.fract() != 0.0 || !(-128.0..=127.0).contains(&l)) {
-                return Err(self.fault(
-                    row,
-                    at,
-                    &label.unwrap_or_default().to_string(),
-                    FaultKind::LabelNotInteger,
-                ));
+                return Err(self.fault(row, at, &label.unwrap_or_default().to_string(), FaultKind::LabelNotInteger));
             }
             labels.push(label.map(|l| l as i8));
         }
@@ -291,34 +237,20 @@ impl FloatRows {
                 _ => (batch.column(at).clone(), 1),
             };
             let values = cast(&values, &DataType::Float32, path, "features")?;
-            Ok((
-                batch.schema_ref().field(at).name().clone(),
-                values.as_primitive::<Float32Type>().clone(),
-                width,
-            ))
+            Ok((batch.schema_ref().field(at).name().clone(), values.as_primitive::<Float32Type>().clone(), width))
         };
         let columns = columns.iter().map(take).collect::<Result<Vec<_>>>()?;
-        Ok(FloatRows {
-            dim: columns.iter().map(|(_, _, width)| width).sum(),
-            columns,
-        })
+        Ok(FloatRows { dim: columns.iter().map(|(_, _, width)| width).sum(), columns })
     }
 
     /// Appends all rows.
     pub(crate) fn push_to(&self, out: &mut Vec<f32>, path: &Path, first_row: u64) -> Result<()> {
-        let rows = self
-            .columns
-            .first()
-            .map_or(0, |(_, values, width)| values.len() / (*width).max(1));
+        let rows = self.columns.first().map_or(0, |(_, values, width)| values.len() / (*width).max(1));
         for row in 0..rows {
             for (name, values, width) in &self.columns {
                 for at in row * width..(row + 1) * width {
                     if values.is_null(at) || !values.value(at).is_finite() {
-                        let value = if values.is_null(at) {
-                            "null".into()
-                        } else {
-                            values.value(at).to_string()
-                        };
+                        let value = if values.is_null(at) { "null".into() } else { values.value(at).to_string() };
                         let fault = Fault::of_file(path, FaultKind::FeatureNotFinite);
                         return Err(fault.at(Some(first_row + row as u64), name, value.as_bytes()).into());
                     }
@@ -332,18 +264,7 @@ impl FloatRows {
 
 /// Casts a column; a value that does not fit is an error.
 pub(crate) fn cast(column: &ArrayRef, to: &DataType, path: &Path, role: &'static str) -> Result<ArrayRef> {
-    let options = CastOptions {
-        safe: false,
-        ..CastOptions::default()
-    };
-    cast_with_options(column, to, &options).map_err(|_| {
-        Fault::of_file(
-            path,
-            FaultKind::ColumnType {
-                role,
-                found: column.data_type().to_string(),
-            },
-        )
-        .into()
-    })
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    cast_with_options(column, to, &options)
+        .map_err(|_| Fault::of_file(path, FaultKind::ColumnType { role, found: column.data_type().to_string() }).into())
 }

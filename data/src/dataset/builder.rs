@@ -71,11 +71,7 @@ impl EventBuilder {
         };
         let mut columns = EventColumns {
             source: self.sources.into_par_iter().map(|n| ranks.source[n as usize]).collect(),
-            destination: self
-                .destinations
-                .into_par_iter()
-                .map(|n| ranks.destination[n as usize])
-                .collect(),
+            destination: self.destinations.into_par_iter().map(|n| ranks.destination[n as usize]).collect(),
             row: (0..time.len() as u64).collect(),
             time,
             labels: self.labels,
@@ -84,9 +80,7 @@ impl EventBuilder {
         };
         let inversions = columns.time.windows(2).filter(|w| w[0] > w[1]).count();
         if inversions > 0 {
-            notice(format!(
-                "times decrease at {inversions} rows: sorted by time, rows of one time keep their order"
-            ));
+            notice(format!("times decrease at {inversions} rows: sorted by time, rows of one time keep their order"));
             columns = sort(columns);
         }
         EventStream::from_columns(meta, ranks.ids, columns)

@@ -96,19 +96,14 @@ fn bool_or_auto<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::resul
     match Setting::deserialize(deserializer)? {
         Setting::Known(known) => Ok(Some(known)),
         Setting::Word(word) if word == "auto" => Ok(None),
-        Setting::Word(word) => Err(serde::de::Error::custom(format!(
-            "`{word}`: give true, false or \"auto\""
-        ))),
+        Setting::Word(word) => Err(serde::de::Error::custom(format!("`{word}`: give true, false or \"auto\""))),
     }
 }
 
 impl DataConfig {
     /// Reads this file with everything else found out.
     pub fn of(path: impl AsRef<Path>) -> DataConfig {
-        DataConfig {
-            path: path.as_ref().to_owned(),
-            ..DataConfig::default()
-        }
+        DataConfig { path: path.as_ref().to_owned(), ..DataConfig::default() }
     }
 
     /// The unit of the file's times.

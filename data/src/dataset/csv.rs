@@ -79,14 +79,7 @@ impl<'a> Table<'a> {
             .buffer_capacity(256 * 1024)
             .from_reader(source.reader);
         let (header, record) = (ByteRecord::new(), ByteRecord::new());
-        let mut table = Table {
-            path: &config.path,
-            reader,
-            compressed,
-            header,
-            record,
-            row: 0,
-        };
+        let mut table = Table { path: &config.path, reader, compressed, header, record, row: 0 };
         if !table.advance()? {
             return Err(Fault::of_file(table.path, FaultKind::Empty).into());
         }
@@ -98,18 +91,10 @@ impl<'a> Table<'a> {
     /// Reads the next record; false at the end.
     fn advance(&mut self) -> Result<bool> {
         self.row += 1;
-        self.reader
-            .read_byte_record(&mut self.record)
-            .map_err(|error| match error.into_kind() {
-                csv::ErrorKind::Io(error) => Source::read_fault(self.compressed, self.path, error),
-                other => Fault::of_file(
-                    self.path,
-                    FaultKind::Damaged {
-                        what: format!("{other:?}"),
-                    },
-                )
-                .into(),
-            })
+        self.reader.read_byte_record(&mut self.record).map_err(|error| match error.into_kind() {
+            csv::ErrorKind::Io(error) => Source::read_fault(self.compressed, self.path, error),
+            other => Fault::of_file(self.path, FaultKind::Damaged { what: format!("{other:?}") }).into(),
+        })
     }
 
     fn read(mut self, config: &DataConfig, text: TextIds) -> Result<Pass> {
@@ -119,11 +104,8 @@ impl<'a> Table<'a> {
         if !more {
             return Err(Fault::of_file(self.path, FaultKind::NoRows).into());
         }
-        let mut rows = Rows::new(
-            &layout,
-            self.record.len(),
-            EventBuilder::new(config.unit()?, text, layout.label.is_some()),
-        );
+        let mut rows =
+            Rows::new(&layout, self.record.len(), EventBuilder::new(config.unit()?, text, layout.label.is_some()));
         loop {
             match rows.push(&self.record) {
                 Ok(()) => {}
@@ -137,10 +119,7 @@ impl<'a> Table<'a> {
         }
         let builder = Box::new(rows.builder);
         if config.bipartite.is_none() && !two_spaces(&layout) && builder.is_mixed() {
-            return Ok(Pass::Again(TextIds {
-                source: true,
-                destination: true,
-            }));
+            return Ok(Pass::Again(TextIds { source: true, destination: true }));
         }
         Ok(Pass::Done(builder, layout))
     }
@@ -167,25 +146,16 @@ impl<'a> Table<'a> {
     }
 
     fn is_header(&self) -> bool {
-        self.record
-            .iter()
-            .map(<[u8]>::trim_ascii)
-            .eq(self.header.iter().map(<[u8]>::trim_ascii))
+        self.record.iter().map(<[u8]>::trim_ascii).eq(self.header.iter().map(<[u8]>::trim_ascii))
     }
 
     fn fault(&self, layout: &Layout, fault: RowFault) -> Error {
         match fault {
             RowFault::Field(at, kind) => {
                 let value = self.record.get(at).unwrap_or_default();
-                Fault::of_file(self.path, kind)
-                    .at(Some(self.row), layout.name(at), value)
-                    .into()
+                Fault::of_file(self.path, kind).at(Some(self.row), layout.name(at), value).into()
             }
-            RowFault::Row(kind) => Fault {
-                row: Some(self.row),
-                ..Fault::of_file(self.path, kind)
-            }
-            .into(),
+            RowFault::Row(kind) => Fault { row: Some(self.row), ..Fault::of_file(self.path, kind) }.into(),
             RowFault::Again(_) => unreachable!("handled by the reader of rows"),
         }
     }
@@ -210,29 +180,19 @@ impl<'a> Rows<'a> {
                 first_row_fields.max(*start)
             }
         };
-        Rows {
-            layout,
-            fields,
-            builder,
-        }
+        Rows { layout, fields, builder }
     }
 
     fn push(&mut self, record: &ByteRecord) -> std::result::Result<(), RowFault> {
         if record.len() != self.fields {
-            return Err(RowFault::Row(FaultKind::Ragged {
-                expected: self.fields,
-                found: record.len(),
-            }));
+            return Err(RowFault::Row(FaultKind::Ragged { expected: self.fields, found: record.len() }));
         }
         let layout = self.layout;
         let time = record[layout.time].trim_ascii();
         if is_absent(time) {
             return Err(RowFault::Field(layout.time, FaultKind::AbsentTime));
         }
-        self.builder
-            .time
-            .push_text(time)
-            .map_err(|kind| RowFault::Field(layout.time, kind))?;
+        self.builder.time.push_text(time).map_err(|kind| RowFault::Field(layout.time, kind))?;
         let pushed = self.push_rest(record);
         if pushed.is_err() {
             self.builder.time.pop();
@@ -243,27 +203,10 @@ impl<'a> Rows<'a> {
     fn push_rest(&mut self, record: &ByteRecord) -> std::result::Result<(), RowFault> {
         let (layout, builder) = (self.layout, &mut self.builder);
         let source = builder.source.push(record[layout.source].trim_ascii());
-        let source = source.map_err(|r| {
-            refused(
-                r,
-                layout.source,
-                TextIds {
-                    source: true,
-                    destination: false,
-                },
-            )
-        })?;
+        let source = source.map_err(|r| refused(r, layout.source, TextIds { source: true, destination: false }))?;
         let destination = builder.destination.push(record[layout.destination].trim_ascii());
-        let destination = destination.map_err(|r| {
-            refused(
-                r,
-                layout.destination,
-                TextIds {
-                    source: false,
-                    destination: true,
-                },
-            )
-        })?;
+        let destination =
+            destination.map_err(|r| refused(r, layout.destination, TextIds { source: false, destination: true }))?;
         let label = match layout.label {
             Some(at) => parse_label(&record[at]).map_err(|kind| RowFault::Field(at, kind))?,
             None => None,
@@ -323,11 +266,7 @@ fn parse_label(field: &[u8]) -> std::result::Result<Option<i8>, FaultKind> {
     }
     let number: f64 = text.parse().map_err(|_| FaultKind::LabelNotInteger)?;
     let whole = number.fract() == 0.0 && (-128.0..=127.0).contains(&number);
-    if whole {
-        Ok(Some(number as i8))
-    } else {
-        Err(FaultKind::LabelNotInteger)
-    }
+    if whole { Ok(Some(number as i8)) } else { Err(FaultKind::LabelNotInteger) }
 }
 
 /// Whether the columns' names say that sources and destinations are different things.
@@ -343,15 +282,8 @@ fn finish(
 ) -> Result<EventStream> {
     if !layout.ignored.is_empty() {
         let ignored: Vec<&str> = layout.ignored.iter().take(8).map(String::as_str).collect();
-        let more = if layout.ignored.len() > ignored.len() {
-            ", ..."
-        } else {
-            ""
-        };
-        notice(format!(
-            "columns not used: {}{more}; map them with data.columns.features or label",
-            ignored.join(", ")
-        ));
+        let more = if layout.ignored.len() > ignored.len() { ", ..." } else { "" };
+        notice(format!("columns not used: {}{more}; map them with data.columns.features or label", ignored.join(", ")));
     }
     let about = About {
         names_two_spaces: two_spaces(layout),

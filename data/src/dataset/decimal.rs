@@ -28,30 +28,17 @@ impl Decimal {
             [b'+', rest @ ..] => (false, rest),
             rest => (false, rest),
         };
-        let at = unsigned
-            .iter()
-            .position(|b| matches!(b, b'e' | b'E'))
-            .unwrap_or(unsigned.len());
+        let at = unsigned.iter().position(|b| matches!(b, b'e' | b'E')).unwrap_or(unsigned.len());
         let (digits, power) = unsigned.split_at(at);
         let power = if power.is_empty() { 0 } else { parse_power(&power[1..])? };
         let (mantissa, exponent) = parse_digits(digits)?;
-        let exponent = if mantissa == 0 {
-            0
-        } else {
-            exponent.saturating_add(power)
-        };
-        Ok(Decimal {
-            mantissa: if negative { -mantissa } else { mantissa },
-            exponent,
-        })
+        let exponent = if mantissa == 0 { 0 } else { exponent.saturating_add(power) };
+        Ok(Decimal { mantissa: if negative { -mantissa } else { mantissa }, exponent })
     }
 
     /// An integer, trimmed.
     pub(crate) fn integer(value: i64) -> Decimal {
-        let mut decimal = Decimal {
-            mantissa: i128::from(value),
-            exponent: 0,
-        };
+        let mut decimal = Decimal { mantissa: i128::from(value), exponent: 0 };
         while decimal.mantissa != 0 && decimal.mantissa % 10 == 0 {
             decimal.mantissa /= 10;
             decimal.exponent += 1;
@@ -84,11 +71,7 @@ fn parse_digits(text: &[u8]) -> Result<(i128, i32), FaultKind> {
             b'1'..=b'9' => {
                 used += zeros + 1;
                 if used > DIGITS {
-                    return Err(if point {
-                        FaultKind::TimeTooFine
-                    } else {
-                        FaultKind::TimeTooLarge { decimals: 0 }
-                    });
+                    return Err(if point { FaultKind::TimeTooFine } else { FaultKind::TimeTooLarge { decimals: 0 } });
                 }
                 mantissa = mantissa * 10i128.pow(zeros + 1) + i128::from(byte - b'0');
                 zeros = 0;
@@ -99,11 +82,7 @@ fn parse_digits(text: &[u8]) -> Result<(i128, i32), FaultKind> {
         exponent -= i32::from(point);
     }
     // the zeros after the last other digit were never put into the mantissa
-    if any {
-        Ok((mantissa, exponent.saturating_add(zeros as i32)))
-    } else {
-        Err(FaultKind::TimeNotNumber)
-    }
+    if any { Ok((mantissa, exponent.saturating_add(zeros as i32))) } else { Err(FaultKind::TimeNotNumber) }
 }
 
 /// A column of times that grows finer as its values need.
@@ -116,11 +95,7 @@ pub(crate) struct TimeColumn {
 
 impl TimeColumn {
     pub(crate) fn new(unit: TimeUnit) -> TimeColumn {
-        TimeColumn {
-            unit: unit.decimals() as i32,
-            decimals: 0,
-            ticks: Vec::new(),
-        }
+        TimeColumn { unit: unit.decimals() as i32, decimals: 0, ticks: Vec::new() }
     }
 
     /// Adds a time as text, in the file's unit.
@@ -144,19 +119,10 @@ impl TimeColumn {
         if time.mantissa != 0 && -exponent > self.decimals {
             self.refine(-exponent)?;
         }
-        let too_large = FaultKind::TimeTooLarge {
-            decimals: self.decimals as u32,
-        };
-        let power = if time.mantissa == 0 {
-            0
-        } else {
-            (self.decimals + exponent) as u32
-        };
-        let ticks = 10i128
-            .checked_pow(power)
-            .and_then(|scale| time.mantissa.checked_mul(scale));
-        self.ticks
-            .push(ticks.and_then(|t| i64::try_from(t).ok()).ok_or(too_large)?);
+        let too_large = FaultKind::TimeTooLarge { decimals: self.decimals as u32 };
+        let power = if time.mantissa == 0 { 0 } else { (self.decimals + exponent) as u32 };
+        let ticks = 10i128.checked_pow(power).and_then(|scale| time.mantissa.checked_mul(scale));
+        self.ticks.push(ticks.and_then(|t| i64::try_from(t).ok()).ok_or(too_large)?);
         Ok(())
     }
 
@@ -166,9 +132,7 @@ impl TimeColumn {
         }
         let scale = 10i64.pow((decimals - self.decimals) as u32);
         if self.ticks.iter().any(|t| t.checked_mul(scale).is_none()) {
-            return Err(FaultKind::TimeTooLarge {
-                decimals: decimals as u32,
-            });
+            return Err(FaultKind::TimeTooLarge { decimals: decimals as u32 });
         }
         self.ticks.iter_mut().for_each(|t| *t *= scale);
         self.decimals = decimals;
@@ -222,11 +186,7 @@ mod tests {
         let cases: [Case<'_>; 9] = [
             (Seconds, &["0", "36", "-7"], (&[0, 36, -7], 0)),
             (Seconds, &["36.0", "1e3", "1.20e1"], (&[36, 1000, 12], 0)),
-            (
-                Seconds,
-                &["1", "1289241911.72836", "2.5"],
-                (&[100_000, 128_924_191_172_836, 250_000], 5),
-            ),
+            (Seconds, &["1", "1289241911.72836", "2.5"], (&[100_000, 128_924_191_172_836, 250_000], 5)),
             (Seconds, &[".5", "-.25", "+1."], (&[50, -25, 100], 2)),
             (Milliseconds, &["1289241911728.36"], (&[128_924_191_172_836], 5)),
             (Microseconds, &["1289241911728360"], (&[128_924_191_172_836], 5)),
@@ -241,29 +201,14 @@ mod tests {
 
     #[test]
     fn what_is_refused() {
-        for text in [
-            "abc", "", ".", "-", "1e", "1e+", "1.2.3", "0x10", "1 2", "1e5e5", "12:30",
-        ] {
-            assert_eq!(
-                column(TimeUnit::Seconds, &[text]),
-                Err(FaultKind::TimeNotNumber),
-                "{text}"
-            );
+        for text in ["abc", "", ".", "-", "1e", "1e+", "1.2.3", "0x10", "1 2", "1e5e5", "12:30"] {
+            assert_eq!(column(TimeUnit::Seconds, &[text]), Err(FaultKind::TimeNotNumber), "{text}");
         }
-        assert_eq!(
-            column(TimeUnit::Seconds, &["0.0000000001"]),
-            Err(FaultKind::TimeTooFine)
-        );
+        assert_eq!(column(TimeUnit::Seconds, &["0.0000000001"]), Err(FaultKind::TimeTooFine));
         assert_eq!(column(TimeUnit::Nanoseconds, &["0.5"]), Err(FaultKind::TimeTooFine));
         assert_eq!(column(TimeUnit::Seconds, &["1e-400"]), Err(FaultKind::TimeTooFine));
-        assert_eq!(
-            column(TimeUnit::Seconds, &["1e99999999999"]),
-            Err(FaultKind::TimeTooLarge { decimals: 0 })
-        );
+        assert_eq!(column(TimeUnit::Seconds, &["1e99999999999"]), Err(FaultKind::TimeTooLarge { decimals: 0 }));
         let wide = ["9000000000000000000", "0.1"];
-        assert_eq!(
-            column(TimeUnit::Seconds, &wide),
-            Err(FaultKind::TimeTooLarge { decimals: 1 })
-        );
+        assert_eq!(column(TimeUnit::Seconds, &wide), Err(FaultKind::TimeTooLarge { decimals: 1 }));
     }
 }

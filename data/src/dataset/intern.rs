@@ -23,11 +23,7 @@ pub(crate) enum Refused {
 
 impl Interner {
     pub(crate) fn new(text: bool) -> Interner {
-        if text {
-            Interner::Texts(HashMap::new())
-        } else {
-            Interner::Integers(HashMap::default())
-        }
+        if text { Interner::Texts(HashMap::new()) } else { Interner::Integers(HashMap::default()) }
     }
 
     /// The provisional number of an id.
@@ -57,9 +53,7 @@ impl Interner {
     /// # Panics
     /// If the column holds texts.
     pub(crate) fn push_integer(&mut self, id: i64) -> u32 {
-        let Interner::Integers(map) = self else {
-            panic!("an integer among text ids")
-        };
+        let Interner::Integers(map) = self else { panic!("an integer among text ids") };
         let next = map.len() as u32;
         *map.entry(id).or_insert(next)
     }
@@ -116,24 +110,10 @@ pub(crate) fn rank(source: Interner, destination: Interner, bipartite: bool) -> 
         let (a, b) = (spaces(source, None), spaces(destination, None));
         let border = a.0.len() as u32;
         let destination = b.1.into_iter().map(|rank| rank + border).collect();
-        return Ok(Ranks {
-            ids: IdMap {
-                source: a.0,
-                destination: Some(b.0),
-            },
-            source: a.1,
-            destination,
-        });
+        return Ok(Ranks { ids: IdMap { source: a.0, destination: Some(b.0) }, source: a.1, destination });
     }
     let (ids, source, destination) = spaces(source, Some(destination));
-    Ok(Ranks {
-        ids: IdMap {
-            source: ids,
-            destination: None,
-        },
-        source,
-        destination,
-    })
+    Ok(Ranks { ids: IdMap { source: ids, destination: None }, source, destination })
 }
 
 fn spaces(first: Interner, second: Option<Interner>) -> (SpaceIds, Vec<u32>, Vec<u32>) {
@@ -162,9 +142,7 @@ fn texts(a: HashMap<Box<str>, u32>, b: HashMap<Box<str>, u32>) -> (SpaceIds, Vec
 fn merge<K: Ord, S>(a: HashMap<K, u32, S>, b: HashMap<K, u32, S>) -> (Vec<K>, Vec<u32>, Vec<u32>) {
     let mut ranks = [vec![0; a.len()], vec![0; b.len()]];
     let tagged = a.into_iter().map(|(id, number)| (id, 0, number));
-    let mut all: Vec<(K, usize, u32)> = tagged
-        .chain(b.into_iter().map(|(id, number)| (id, 1, number)))
-        .collect();
+    let mut all: Vec<(K, usize, u32)> = tagged.chain(b.into_iter().map(|(id, number)| (id, 1, number))).collect();
     all.sort_unstable();
     let mut ids: Vec<K> = Vec::with_capacity(all.len());
     for (id, map, number) in all {

@@ -3,18 +3,7 @@
 use super::config::Columns;
 use crate::error::FaultKind;
 
-const SOURCES: &[&str] = &[
-    "src",
-    "source",
-    "u",
-    "user_id",
-    "user",
-    "from",
-    "sender",
-    "source_id",
-    "src_id",
-    "head",
-];
+const SOURCES: &[&str] = &["src", "source", "u", "user_id", "user", "from", "sender", "source_id", "src_id", "head"];
 const DESTINATIONS: &[&str] = &[
     "dst",
     "destination",
@@ -30,16 +19,7 @@ const DESTINATIONS: &[&str] = &[
     "destination_id",
     "tail",
 ];
-const TIMES: &[&str] = &[
-    "timestamp",
-    "time",
-    "ts",
-    "t",
-    "unix_time",
-    "unixtime",
-    "date",
-    "datetime",
-];
+const TIMES: &[&str] = &["timestamp", "time", "ts", "t", "unix_time", "unixtime", "date", "datetime"];
 const LABELS: &[&str] = &["state_label", "label"];
 
 /// The roles of a table's columns, as positions in a row.
@@ -76,36 +56,18 @@ impl Layout {
         let ends = [("src", source), ("dst", destination), ("time", time)];
         for (a, b) in [(0, 1), (0, 2), (1, 2)] {
             if ends[a].1 == ends[b].1 {
-                return Err(FaultKind::SameColumn {
-                    first: ends[a].0,
-                    second: ends[b].0,
-                });
+                return Err(FaultKind::SameColumn { first: ends[a].0, second: ends[b].0 });
             }
         }
         let label = match &mapping.label {
             Some(name) => Some(named(&names, "label", name)?),
             None => recognised(&names, LABELS),
         };
-        let features = mapping
-            .features
-            .iter()
-            .map(|f| named(&names, "features", f))
-            .collect::<Result<Vec<_>, _>>()?;
+        let features = mapping.features.iter().map(|f| named(&names, "features", f)).collect::<Result<Vec<_>, _>>()?;
         let used = |at: &usize| [source, destination, time].contains(at) || label == Some(*at) || features.contains(at);
-        let ignored = (0..names.len())
-            .filter(|at| !used(at))
-            .map(|at| names[at].clone())
-            .collect();
+        let ignored = (0..names.len()).filter(|at| !used(at)).map(|at| names[at].clone()).collect();
         let features = FeatureFields::Columns(features);
-        Ok(Layout {
-            source,
-            destination,
-            time,
-            label,
-            features,
-            ignored,
-            names,
-        })
+        Ok(Layout { source, destination, time, label, features, ignored, names })
     }
 
     /// Whether the names say that sources and destinations are different things.
@@ -130,26 +92,17 @@ impl Layout {
 fn required(names: &[String], role: &'static str, mapped: Option<&str>, usual: &[&str]) -> Result<usize, FaultKind> {
     match mapped {
         Some(name) => named(names, role, name),
-        None => recognised(names, usual).ok_or_else(|| FaultKind::MissingColumn {
-            role,
-            columns: listed(names),
-        }),
+        None => recognised(names, usual).ok_or_else(|| FaultKind::MissingColumn { role, columns: listed(names) }),
     }
 }
 
 fn recognised(names: &[String], usual: &[&str]) -> Option<usize> {
-    usual
-        .iter()
-        .find_map(|word| names.iter().position(|name| name.eq_ignore_ascii_case(word)))
+    usual.iter().find_map(|word| names.iter().position(|name| name.eq_ignore_ascii_case(word)))
 }
 
 fn named(names: &[String], role: &'static str, wanted: &str) -> Result<usize, FaultKind> {
     let found = names.iter().position(|name| name == wanted);
-    found.ok_or_else(|| FaultKind::UnknownColumn {
-        role,
-        nearest: nearest(names, wanted),
-        columns: listed(names),
-    })
+    found.ok_or_else(|| FaultKind::UnknownColumn { role, nearest: nearest(names, wanted), columns: listed(names) })
 }
 
 fn nearest(names: &[String], wanted: &str) -> Option<String> {

@@ -34,25 +34,14 @@ use std::path::Path;
 /// The first fault found, or what the file is instead.
 pub fn load(config: &DataConfig, notice: &mut dyn FnMut(String)) -> Result<EventStream> {
     config.validate()?;
-    let about = About {
-        name: stem(&config.path),
-        bipartite: config.bipartite,
-        ..About::default()
-    };
+    let about = About { name: stem(&config.path), bipartite: config.bipartite, ..About::default() };
     let stream = match (source::open(&config.path)?, config.format) {
         (Content::Arrow, Format::Auto | Format::Arrow) => arrow::load(config, about, notice)?,
         (Content::Arrow, format) => {
-            return Err(Error::setting(
-                "data.format",
-                format!("{format:?}"),
-                "the file is Arrow; drop the key",
-            ));
+            return Err(Error::setting("data.format", format!("{format:?}"), "the file is Arrow; drop the key"));
         }
         (Content::Text(_), Format::Arrow) => {
-            return Err(Error::NotAStream {
-                path: config.path.clone(),
-                found: "no Arrow file".into(),
-            });
+            return Err(Error::NotAStream { path: config.path.clone(), found: "no Arrow file".into() });
         }
         (Content::Text(source), _) => csv::load(source, config, about, notice)?,
     };
@@ -65,10 +54,7 @@ pub fn load(config: &DataConfig, notice: &mut dyn FnMut(String)) -> Result<Event
 /// The file's name up to its first dot.
 fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.split('.')
-        .find(|part| !part.is_empty())
-        .unwrap_or("stream")
-        .to_owned()
+    name.split('.').find(|part| !part.is_empty()).unwrap_or("stream").to_owned()
 }
 
 #[cfg(test)]

@@ -23,10 +23,7 @@ pub(crate) fn attach(stream: &EventStream, path: &Path, notice: &mut dyn FnMut(S
         m if m == ipc::MAGIC => from_arrow(stream, path, notice)?,
         b"\x93NUMPY" => from_npy(stream, path, file, notice)?,
         _ => {
-            return Err(unfit(
-                path,
-                "neither npy nor Arrow; save the node features as one of them",
-            ));
+            return Err(unfit(path, "neither npy nor Arrow; save the node features as one of them"));
         }
     };
     stream.with_node_features(rows, dim).map_err(|error| match error {
@@ -75,24 +72,9 @@ fn read_values(path: &Path, npy: NpyFile<BufReader<File>>) -> Result<Vec<f32>> {
     };
     match kind.trim_start_matches(['<', '>', '|', '=']) {
         "f4" => npy.into_vec::<f32>().map_err(broken),
-        "f8" => Ok(npy
-            .into_vec::<f64>()
-            .map_err(broken)?
-            .into_iter()
-            .map(|x| x as f32)
-            .collect()),
-        "i8" => Ok(npy
-            .into_vec::<i64>()
-            .map_err(broken)?
-            .into_iter()
-            .map(|x| x as f32)
-            .collect()),
-        "i4" => Ok(npy
-            .into_vec::<i32>()
-            .map_err(broken)?
-            .into_iter()
-            .map(|x| x as f32)
-            .collect()),
+        "f8" => Ok(npy.into_vec::<f64>().map_err(broken)?.into_iter().map(|x| x as f32).collect()),
+        "i8" => Ok(npy.into_vec::<i64>().map_err(broken)?.into_iter().map(|x| x as f32).collect()),
+        "i4" => Ok(npy.into_vec::<i32>().map_err(broken)?.into_iter().map(|x| x as f32).collect()),
         _ => Err(unfit(path, format!("values of type {kind}; save them as float32"))),
     }
 }
@@ -122,15 +104,8 @@ fn arrange(
             format!("{count} rows for {nodes} nodes; give one row a node, or one for each raw id from 0"),
         ));
     };
-    notice(format!(
-        "node features: row = raw id, {} of {count} rows are used",
-        rows.len()
-    ));
-    Ok(rows
-        .iter()
-        .flat_map(|&row| &values[row * dim..(row + 1) * dim])
-        .copied()
-        .collect())
+    notice(format!("node features: row = raw id, {} of {count} rows are used", rows.len()));
+    Ok(rows.iter().flat_map(|&row| &values[row * dim..(row + 1) * dim]).copied().collect())
 }
 
 fn from_arrow(stream: &EventStream, path: &Path, notice: &mut dyn FnMut(String)) -> Result<(Vec<f32>, usize)> {
@@ -138,9 +113,7 @@ fn from_arrow(stream: &EventStream, path: &Path, notice: &mut dyn FnMut(String))
     let position = |name: &str| table.schema.fields().iter().position(|f| f.name() == name);
     let id = position("id").ok_or_else(|| unfit(path, "no column `id`; add the nodes' ids"))?;
     let space = position("space");
-    let columns: Vec<usize> = (0..table.schema.fields().len())
-        .filter(|at| *at != id && Some(*at) != space)
-        .collect();
+    let columns: Vec<usize> = (0..table.schema.fields().len()).filter(|at| *at != id && Some(*at) != space).collect();
     if columns.is_empty() {
         return Err(unfit(path, "no feature columns beside `id`"));
     }
@@ -160,9 +133,7 @@ fn from_arrow(stream: &EventStream, path: &Path, notice: &mut dyn FnMut(String))
         first += batch.num_rows() as u64;
     }
     if unknown > 0 {
-        notice(format!(
-            "node features: {unknown} rows name no node of the stream and are not used"
-        ));
+        notice(format!("node features: {unknown} rows name no node of the stream and are not used"));
     }
     let mut arranged = Vec::with_capacity(place.len() * dim);
     for (node, row) in place.into_iter().enumerate() {
@@ -187,11 +158,7 @@ fn nodes_of(
     };
     let end = |row: usize| {
         let spaces = spaces.as_ref()?.as_primitive::<Int64Type>();
-        Some(if spaces.is_valid(row) && spaces.value(row) == 1 {
-            Endpoint::Destination
-        } else {
-            Endpoint::Source
-        })
+        Some(if spaces.is_valid(row) && spaces.value(row) == 1 { Endpoint::Destination } else { Endpoint::Source })
     };
     let find = |(row, id): (usize, Option<&str>)| match (id, end(row)) {
         (Some(id), Some(end)) => stream.ids().find(end, id),

@@ -64,14 +64,7 @@ pub(crate) fn open(path: &Path) -> Result<Content> {
     let mut reader = MultiGzDecoder::new(BufReader::with_capacity(256 * 1024, raw));
     let head = read_head(&mut reader).map_err(|e| Source::read_fault(true, path, e))?;
     if head.starts_with(ipc::MAGIC) {
-        return Err(Fault::of_file(
-            path,
-            FaultKind::Unsupported {
-                name: "compressed Arrow",
-                to: "plain Arrow",
-            },
-        )
-        .into());
+        return Err(Fault::of_file(path, FaultKind::Unsupported { name: "compressed Arrow", to: "plain Arrow" }).into());
     }
     refuse_foreign(path, &head)?;
     let reader = Cursor::new(head.clone()).chain(reader);
@@ -88,55 +81,28 @@ fn text(path: &Path, mut head: Vec<u8>, mut reader: Box<dyn Read>, compressed: b
     if head.starts_with(b"\xef\xbb\xbf") {
         head.drain(..3);
         let mut mark = [0; 3];
-        reader
-            .read_exact(&mut mark)
-            .map_err(|e| Source::read_fault(compressed, path, e))?;
+        reader.read_exact(&mut mark).map_err(|e| Source::read_fault(compressed, path, e))?;
     }
     if head.iter().all(u8::is_ascii_whitespace) {
         return Err(Fault::of_file(path, FaultKind::Empty).into());
     }
-    Ok(Content::Text(Source {
-        head,
-        reader,
-        compressed,
-    }))
+    Ok(Content::Text(Source { head, reader, compressed }))
 }
 
 /// Files that look like data and are none, or none that is read.
 fn refuse_foreign(path: &Path, head: &[u8]) -> Result<()> {
     let kind = match head {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => FaultKind::Utf16,
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => FaultKind::Unsupported {
-            name: "zstd",
-            to: "csv or csv.gz",
-        },
-        [0xfd, b'7', b'z', b'X', b'Z', ..] => FaultKind::Unsupported {
-            name: "xz",
-            to: "csv or csv.gz",
-        },
-        [b'B', b'Z', b'h', ..] => FaultKind::Unsupported {
-            name: "bzip2",
-            to: "csv or csv.gz",
-        },
-        [b'P', b'K', 3, 4, ..] => FaultKind::Unsupported {
-            name: "zip",
-            to: "csv or csv.gz",
-        },
-        [b'P', b'A', b'R', b'1', ..] => FaultKind::Unsupported {
-            name: "Parquet",
-            to: "csv or Arrow",
-        },
-        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => FaultKind::Unsupported {
-            name: "npy event",
-            to: "csv or Arrow",
-        },
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => FaultKind::Unsupported { name: "zstd", to: "csv or csv.gz" },
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => FaultKind::Unsupported { name: "xz", to: "csv or csv.gz" },
+        [b'B', b'Z', b'h', ..] => FaultKind::Unsupported { name: "bzip2", to: "csv or csv.gz" },
+        [b'P', b'K', 3, 4, ..] => FaultKind::Unsupported { name: "zip", to: "csv or csv.gz" },
+        [b'P', b'A', b'R', b'1', ..] => FaultKind::Unsupported { name: "Parquet", to: "csv or Arrow" },
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => FaultKind::Unsupported { name: "npy event", to: "csv or Arrow" },
         _ if head.starts_with(b"version https://git-lfs") => FaultKind::LfsPointer,
         _ if head.starts_with(&[0x1f, 0x8b]) => return Ok(()),
         _ if head.len() > 1 && head.contains(&0) && (head[0] == 0 || head[1] == 0) => FaultKind::Utf16,
-        _ if head.contains(&0) => FaultKind::Unsupported {
-            name: "binary",
-            to: "csv or Arrow",
-        },
+        _ if head.contains(&0) => FaultKind::Unsupported { name: "binary", to: "csv or Arrow" },
         _ => return Ok(()),
     };
     Err(Fault::of_file(path, kind).into())
@@ -144,14 +110,8 @@ fn refuse_foreign(path: &Path, head: &[u8]) -> Result<()> {
 
 /// The separator of a table: the commonest of comma, tab and semicolon in its first line.
 pub(crate) fn separator(head: &[u8]) -> u8 {
-    let line = head
-        .split(|&b| b == b'\n' || b == b'\r')
-        .find(|line| !line.is_empty())
-        .unwrap_or_default();
+    let line = head.split(|&b| b == b'\n' || b == b'\r').find(|line| !line.is_empty()).unwrap_or_default();
     let count = |separator: u8| line.iter().filter(|&&b| b == separator).count();
     // of equals the last wins: the comma
-    [b';', b'\t', b',']
-        .into_iter()
-        .max_by_key(|&s| count(s))
-        .unwrap_or(b',')
+    [b';', b'\t', b','].into_iter().max_by_key(|&s| count(s)).unwrap_or(b',')
 }

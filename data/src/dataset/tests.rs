@@ -41,15 +41,7 @@ fn listed(stream: &EventStream) -> Vec<(String, String, i64, u64, Option<i8>)> {
     let raw = |n: NodeId| stream.ids().raw(n).to_string();
     (0..stream.len() as u32)
         .map(EventId)
-        .map(|e| {
-            (
-                raw(stream.source(e)),
-                raw(stream.destination(e)),
-                stream.time(e).0,
-                stream.row(e),
-                stream.label(e),
-            )
-        })
+        .map(|e| (raw(stream.source(e)), raw(stream.destination(e)), stream.time(e).0, stream.row(e), stream.label(e)))
         .collect()
 }
 
@@ -82,15 +74,8 @@ fn columns_are_recognised_or_mapped() {
     for (header, row) in cases {
         let stream = read_plain(&format!("{header}{row}")).unwrap_or_else(|e| panic!("{header}: {e}"));
         let (event, ids) = (EventId(0), stream.ids());
-        let ends = [
-            ids.raw(stream.source(event)).to_string(),
-            ids.raw(stream.destination(event)).to_string(),
-        ];
-        assert_eq!(
-            (ends, stream.time(event).0),
-            (["3".to_owned(), "1".to_owned()], 5),
-            "{header}"
-        );
+        let ends = [ids.raw(stream.source(event)).to_string(), ids.raw(stream.destination(event)).to_string()];
+        assert_eq!((ends, stream.time(event).0), (["3".to_owned(), "1".to_owned()], 5), "{header}");
     }
     let text = b"buyer,shop,when,stars,weight\nann,x,3,-10,0.5\nbob,y,1,4,1.5\n";
     let (_folder, path) = file("events.csv", text);
@@ -117,12 +102,7 @@ fn unused_columns_are_named_in_a_notice() {
     let mut notices = Vec::new();
     let stream = load(&DataConfig::of(path), &mut |n| notices.push(n)).unwrap();
     assert!(notices.iter().any(|n| n.contains("not used: rating")), "{notices:?}");
-    assert!(
-        notices
-            .iter()
-            .any(|n| n.contains("2 ids are both source and destination")),
-        "{notices:?}"
-    );
+    assert!(notices.iter().any(|n| n.contains("2 ids are both source and destination")), "{notices:?}");
     assert_eq!((stream.nodes(), stream.meta().bipartite), (2, false));
 }
 
@@ -131,9 +111,7 @@ fn id_spaces() {
     let text = "src,dst,timestamp\n5,-3,1\n-3,7,2\n";
     let nodes = |bipartite| {
         let stream = read(text.as_bytes(), |c| c.bipartite = bipartite).unwrap();
-        (0..stream.nodes())
-            .map(|n| stream.ids().raw(NodeId(n)).to_string())
-            .collect::<Vec<_>>()
+        (0..stream.nodes()).map(|n| stream.ids().raw(NodeId(n)).to_string()).collect::<Vec<_>>()
     };
     assert_eq!(nodes(None), ["-3", "5", "7"]);
     assert_eq!(nodes(Some(false)), ["-3", "5", "7"]);
@@ -165,55 +143,19 @@ fn lists_of_nodes() {
 #[test]
 fn every_fault_names_its_place_and_mend() {
     let cases: &[(&str, &[&str])] = &[
-        (
-            "src,dst,timestamp\n1,2,3\n,2,4\n",
-            &["row 2", "column `src`", "the id is absent"],
-        ),
-        (
-            "src,dst,timestamp\n1,NaN,3\n",
-            &["row 1", "column `dst`", "value `NaN`", "the id is absent"],
-        ),
-        (
-            "src,dst,timestamp\n1,2,nan\n",
-            &["row 1", "column `timestamp`", "value `nan`", "the time is absent"],
-        ),
-        (
-            "src,dst,timestamp\n1,2,\n",
-            &["row 1", "column `timestamp`", "the time is absent"],
-        ),
-        (
-            "src,dst,timestamp\n1,2,soon\n",
-            &["value `soon`", "the time is no number"],
-        ),
-        (
-            "src,dst,timestamp\n1,2,inf\n",
-            &["value `inf`", "the time is no number"],
-        ),
+        ("src,dst,timestamp\n1,2,3\n,2,4\n", &["row 2", "column `src`", "the id is absent"]),
+        ("src,dst,timestamp\n1,NaN,3\n", &["row 1", "column `dst`", "value `NaN`", "the id is absent"]),
+        ("src,dst,timestamp\n1,2,nan\n", &["row 1", "column `timestamp`", "value `nan`", "the time is absent"]),
+        ("src,dst,timestamp\n1,2,\n", &["row 1", "column `timestamp`", "the time is absent"]),
+        ("src,dst,timestamp\n1,2,soon\n", &["value `soon`", "the time is no number"]),
+        ("src,dst,timestamp\n1,2,inf\n", &["value `inf`", "the time is no number"]),
         ("src,dst,timestamp\n1,2,0.0123456789\n", &["finer than a nanosecond"]),
-        (
-            "src,dst,timestamp\n1,2,99999999999999999999\n",
-            &["does not fit 64 bits"],
-        ),
-        (
-            "src,dst,timestamp\n1,2,3\n1,2\n",
-            &["row 2", "2 fields where 3 are expected"],
-        ),
-        (
-            "src,dst,timestamp\n1,2,3\n1,2,3,4\n",
-            &["row 2", "4 fields where 3 are expected"],
-        ),
-        (
-            "src,dst,timestamp\n1,2,3\nsrc,dst,timestamp\n4,5,6\n",
-            &["row 2", "header is repeated"],
-        ),
-        (
-            "src,dst,timestamp,label\n1,2,3,0.5\n",
-            &["column `label`", "value `0.5`", "no integer"],
-        ),
-        (
-            "src,dst,timestamp,label\n1,2,3,128\n",
-            &["value `128`", "no integer from -128 to 127"],
-        ),
+        ("src,dst,timestamp\n1,2,99999999999999999999\n", &["does not fit 64 bits"]),
+        ("src,dst,timestamp\n1,2,3\n1,2\n", &["row 2", "2 fields where 3 are expected"]),
+        ("src,dst,timestamp\n1,2,3\n1,2,3,4\n", &["row 2", "4 fields where 3 are expected"]),
+        ("src,dst,timestamp\n1,2,3\nsrc,dst,timestamp\n4,5,6\n", &["row 2", "header is repeated"]),
+        ("src,dst,timestamp,label\n1,2,3,0.5\n", &["column `label`", "value `0.5`", "no integer"]),
+        ("src,dst,timestamp,label\n1,2,3,128\n", &["value `128`", "no integer from -128 to 127"]),
         ("src,dst,timestamp,label\n1,2,3,spam\n", &["value `spam`", "no integer"]),
         (
             "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n0,0,0,0,1,inf\n",
@@ -227,18 +169,9 @@ fn every_fault_names_its_place_and_mend() {
         ("\n\n", &["the file is empty"]),
         ("src,dst,timestamp\n", &["no data row"]),
         ("1,2,3\n4,5,6\n", &["first line looks like data"]),
-        (
-            "a,b,c\n1,2,3\n",
-            &["no column is recognised as src", "columns: a, b, c"],
-        ),
-        (
-            "src,dst,hour\n1,2,3\n",
-            &["no column is recognised as time", "data.columns.time"],
-        ),
-        (
-            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
-            &["git-lfs pointer", "git lfs pull"],
-        ),
+        ("a,b,c\n1,2,3\n", &["no column is recognised as src", "columns: a, b, c"]),
+        ("src,dst,hour\n1,2,3\n", &["no column is recognised as time", "data.columns.time"]),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", &["git-lfs pointer", "git lfs pull"]),
     ];
     for (text, wanted) in cases {
         let error = read_plain(text).expect_err(text).to_string();
@@ -256,10 +189,7 @@ fn unknown_column_of_the_mapping_has_a_nearest_name() {
     })
     .unwrap_err();
     let text = error.to_string();
-    assert!(
-        text.contains("data.columns.label") && text.contains("did you mean `rating`"),
-        "{text}"
-    );
+    assert!(text.contains("data.columns.label") && text.contains("did you mean `rating`"), "{text}");
     let error = read(b"src,dst,timestamp\n1,2,3\n", |c| c.columns.src = Some("zzzzzz".into())).unwrap_err();
     assert!(!error.to_string().contains("did you mean"), "{error}");
     let error = read(b"src,dst,timestamp\n1,2,3\n", |c| c.tick = Some("min".into())).unwrap_err();
@@ -269,12 +199,7 @@ fn unknown_column_of_the_mapping_has_a_nearest_name() {
 #[test]
 fn a_column_has_one_role() {
     let error = read(b"src,dst,timestamp\n1,2,3\n", |c| c.columns.dst = Some("src".into())).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("data.columns.src and data.columns.dst are one column"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("data.columns.src and data.columns.dst are one column"), "{error}");
 }
 
 #[test]
@@ -299,10 +224,7 @@ fn broken_files() {
     assert_eq!(kind(&wide("\u{feff}src,dst,timestamp\n1,2,3\n")), FaultKind::Utf16);
     assert_eq!(kind(&wide("src,dst,timestamp\n1,2,3\n")), FaultKind::Utf16);
     assert_eq!(kind(b"src,dst,timestamp\n\xff\xfe,2,3\n"), FaultKind::NotUtf8);
-    assert!(matches!(
-        kind(b"PAR1...."),
-        FaultKind::Unsupported { name: "Parquet", .. }
-    ));
+    assert!(matches!(kind(b"PAR1...."), FaultKind::Unsupported { name: "Parquet", .. }));
     // the whole file is read, plain or packed
     let (plain, packed) = (read(text.as_bytes(), |_| {}).unwrap(), read(&packed, |_| {}).unwrap());
     assert_eq!((plain.len(), plain.hash()), (20_000, packed.hash()));
@@ -312,12 +234,7 @@ fn broken_files() {
 fn absent_files_are_named() {
     let error = load(&DataConfig::of("/nonexistent/events.csv"), &mut |_| {}).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/events.csv"), "{error}");
-    assert!(
-        load(&DataConfig::default(), &mut |_| {})
-            .unwrap_err()
-            .to_string()
-            .contains("data.path")
-    );
+    assert!(load(&DataConfig::default(), &mut |_| {}).unwrap_err().to_string().contains("data.path"));
 }
 
 #[test]
@@ -337,12 +254,7 @@ fn copies_in_other_units_are_one_stream() {
 
 fn npy(shape: &[u64], values: &[f32]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut writer = npyz::WriteOptions::new()
-        .default_dtype()
-        .shape(shape)
-        .writer(&mut bytes)
-        .begin_nd()
-        .unwrap();
+    let mut writer = npyz::WriteOptions::new().default_dtype().shape(shape).writer(&mut bytes).begin_nd().unwrap();
     npyz::NpyWriter::extend(&mut writer, values.iter().copied()).unwrap();
     npyz::NpyWriter::finish(writer).unwrap();
     bytes
@@ -356,25 +268,12 @@ fn node_features_by_dense_or_raw_id() {
         node_features::attach(&stream, &path, &mut |_| {})
     };
     let dense = attach(&[3, 2], &[1., 2., 3., 4., 5., 6.]).unwrap();
-    assert_eq!(
-        (dense.node_feature_dim(), dense.node_features(NodeId(2))),
-        (2, &[5., 6.][..])
-    );
+    assert_eq!((dense.node_feature_dim(), dense.node_features(NodeId(2))), (2, &[5., 6.][..]));
     assert_ne!(dense.hash(), stream.hash());
     let raw = attach(&[5], &[0., 1., 2., 3., 4.]).unwrap();
     assert_eq!([0, 1, 2].map(|n| raw.node_features(NodeId(n))[0]), [1., 3., 4.]);
-    assert!(
-        attach(&[4], &[0.; 4])
-            .unwrap_err()
-            .to_string()
-            .contains("4 rows for 3 nodes")
-    );
-    assert!(
-        attach(&[3], &[0., f32::NAN, 0.])
-            .unwrap_err()
-            .to_string()
-            .contains("NaN")
-    );
+    assert!(attach(&[4], &[0.; 4]).unwrap_err().to_string().contains("4 rows for 3 nodes"));
+    assert!(attach(&[3], &[0., f32::NAN, 0.]).unwrap_err().to_string().contains("NaN"));
     let (_folder, path) = file("nodes.npy", b"\x93NUMPY\x01\0junk");
     assert!(node_features::attach(&stream, &path, &mut |_| {}).is_err());
 }
@@ -391,20 +290,11 @@ fn arrow_tables_of_other_programs() {
         (folder, path)
     };
     let batch = RecordBatch::try_from_iter([
-        (
-            "user",
-            std::sync::Arc::new(StringArray::from(vec!["b", "a", "b"])) as ::arrow::array::ArrayRef,
-        ),
+        ("user", std::sync::Arc::new(StringArray::from(vec!["b", "a", "b"])) as ::arrow::array::ArrayRef),
         ("item", std::sync::Arc::new(Int32Array::from(vec![7, -2, 7]))),
-        (
-            "time",
-            std::sync::Arc::new(TimestampMillisecondArray::from(vec![3_000, 1_500, 1_500])),
-        ),
+        ("time", std::sync::Arc::new(TimestampMillisecondArray::from(vec![3_000, 1_500, 1_500]))),
         ("weight", std::sync::Arc::new(Float64Array::from(vec![0.5, 1.5, 2.5]))),
-        (
-            "label",
-            std::sync::Arc::new(Int32Array::from(vec![Some(1), None, Some(0)])),
-        ),
+        ("label", std::sync::Arc::new(Int32Array::from(vec![Some(1), None, Some(0)]))),
     ])
     .unwrap();
     let (_folder, path) = write(&batch);
@@ -416,36 +306,24 @@ fn arrow_tables_of_other_programs() {
     assert_eq!(listed(&stream), listed(&same));
     assert_eq!(stream.hash(), same.hash());
     let nulls = RecordBatch::try_from_iter([
-        (
-            "src",
-            std::sync::Arc::new(Int32Array::from(vec![Some(1), None])) as ::arrow::array::ArrayRef,
-        ),
+        ("src", std::sync::Arc::new(Int32Array::from(vec![Some(1), None])) as ::arrow::array::ArrayRef),
         ("dst", std::sync::Arc::new(Int32Array::from(vec![1, 2]))),
         ("t", std::sync::Arc::new(Float64Array::from(vec![1.0, 2.0]))),
     ])
     .unwrap();
     let (_folder, path) = write(&nulls);
     let error = load(&DataConfig::of(&path), &mut |_| {}).unwrap_err().to_string();
-    assert!(
-        error.contains("row 2, column `src`") && error.contains("the id is absent"),
-        "{error}"
-    );
+    assert!(error.contains("row 2, column `src`") && error.contains("the id is absent"), "{error}");
 }
 
 /// An id as it may stand in a file: integers that look alike, texts with separators and quotes.
 fn id(text: bool) -> BoxedStrategy<String> {
-    let integers = prop_oneof![
-        (-3i64..4).boxed(),
-        Just(i64::MIN).boxed(),
-        Just(i64::MAX).boxed(),
-        any::<i64>().boxed()
-    ];
+    let integers =
+        prop_oneof![(-3i64..4).boxed(), Just(i64::MIN).boxed(), Just(i64::MAX).boxed(), any::<i64>().boxed()];
     if text {
         prop_oneof!["[a-c]{1,2}", "[ -~]{1,6}", "[é☃,\"\n]{1,3}"]
             .prop_map(|s: String| s.trim().to_owned())
-            .prop_filter("an id", |s| {
-                !intern::is_absent(s.as_bytes()) && s.parse::<f64>().is_err()
-            })
+            .prop_filter("an id", |s| !intern::is_absent(s.as_bytes()) && s.parse::<f64>().is_err())
             .boxed()
     } else {
         integers.prop_map(|i| i.to_string()).boxed()
@@ -467,9 +345,7 @@ fn to_csv(rows: &[Row]) -> Vec<u8> {
     writer.write_record(["src", "dst", "timestamp", "label"]).unwrap();
     for (source, destination, time, label) in rows {
         let label = label.map_or_else(String::new, |l| l.to_string());
-        writer
-            .write_record([source, destination, &time.to_string(), &label])
-            .unwrap();
+        writer.write_record([source, destination, &time.to_string(), &label]).unwrap();
     }
     writer.into_inner().unwrap()
 }

@@ -6,11 +6,7 @@ use proptest::prelude::*;
 
 /// Twenty events in time order; sources 0..3, destinations as given.
 fn stream(destinations: &[u32]) -> EventStream {
-    let rows: String = destinations
-        .iter()
-        .enumerate()
-        .map(|(t, d)| format!("{},{d},{t}\n", t % 3))
-        .collect();
+    let rows: String = destinations.iter().enumerate().map(|(t, d)| format!("{},{d},{t}\n", t % 3)).collect();
     read(format!("src,dst,timestamp\n{rows}").as_bytes(), |c| {
         c.bipartite = Some(true);
     })
@@ -19,15 +15,7 @@ fn stream(destinations: &[u32]) -> EventStream {
 
 fn sampler(stream: &EventStream, rule: &CandidateRule, scored: Scored, avoid: bool, seed: u64) -> NegativeSampler {
     let split = Split::new(stream, &SplitConfig::default()).unwrap();
-    NegativeSampler::new(
-        stream,
-        &split,
-        rule,
-        scored,
-        avoid,
-        Key::new(seed, Purpose::TrainNegative),
-    )
-    .unwrap()
+    NegativeSampler::new(stream, &split, rule, scored, avoid, Key::new(seed, Purpose::TrainNegative)).unwrap()
 }
 
 fn raw(stream: &EventStream, sampler: &NegativeSampler) -> Vec<String> {
@@ -40,10 +28,7 @@ fn candidates_by_rule() {
     let stream = stream(&[5, 9, 5, 7, 7, 5, 9, 8, 6, 9]);
     let of = |rule, scored| raw(&stream, &sampler(&stream, &rule, scored, false, 0));
     assert_eq!(of(CandidateRule::TrainDestinations, Scored::Test), ["5", "7", "9"]);
-    assert_eq!(
-        of(CandidateRule::StreamDestinations, Scored::Train),
-        ["5", "6", "7", "8", "9"]
-    );
+    assert_eq!(of(CandidateRule::StreamDestinations, Scored::Train), ["5", "6", "7", "8", "9"]);
     assert_eq!(of(CandidateRule::IdRange, Scored::Train), ["5", "6", "7", "8", "9"]);
     assert_eq!(of(CandidateRule::IdRange, Scored::Val), ["8"]);
     assert_eq!(of(CandidateRule::IdRange, Scored::Test), ["6", "7", "8", "9"]);
@@ -52,9 +37,7 @@ fn candidates_by_rule() {
     assert_eq!(of(CandidateRule::File(path), Scored::Test), ["5", "9"]);
     let destinations = stream.destination_space();
     assert!(
-        sampler(&stream, &CandidateRule::IdRange, Scored::Test, true, 0)
-            .iter()
-            .all(|n| destinations.contains(&n.0))
+        sampler(&stream, &CandidateRule::IdRange, Scored::Test, true, 0).iter().all(|n| destinations.contains(&n.0))
     );
 }
 
@@ -63,24 +46,13 @@ fn the_sole_candidate_is_drawn_though_it_is_the_positive() {
     let stream = stream(&[5; 10]);
     let sampler = sampler(&stream, &CandidateRule::TrainDestinations, Scored::Train, true, 3);
     let positive = stream.destination(EventId(0));
-    assert_eq!(
-        (sampler.candidates(), sampler.draw(1, EventId(0), positive, 0)),
-        (1, positive)
-    );
+    assert_eq!((sampler.candidates(), sampler.draw(1, EventId(0), positive, 0)), (1, positive));
 }
 
 #[test]
 fn no_candidate_is_an_error() {
     let stream = stream(&[5; 10]);
-    let split = Split::new(
-        &stream,
-        &SplitConfig {
-            train: 0.7,
-            val: 0.0,
-            ..SplitConfig::default()
-        },
-    )
-    .unwrap();
+    let split = Split::new(&stream, &SplitConfig { train: 0.7, val: 0.0, ..SplitConfig::default() }).unwrap();
     let key = Key::new(0, Purpose::EvalNegative);
     let error = NegativeSampler::new(&stream, &split, &CandidateRule::IdRange, Scored::Val, true, key).unwrap_err();
     assert!(error.to_string().contains("no node can be a negative"), "{error}");
@@ -96,19 +68,9 @@ fn draws_are_flat_without_the_positive_and_differ_by_key() {
         *seen.entry(sampler.draw(1, EventId(3), positive, draw).0).or_default() += 1;
     }
     // four candidates of 10,000 expected draws each; chi-square with 3 degrees of freedom: 16.3 once in a thousand
-    let chi: f64 = seen
-        .values()
-        .map(|&n| (f64::from(n) - 10_000.0).powi(2) / 10_000.0)
-        .sum();
-    assert!(
-        seen.len() == 4 && !seen.contains_key(&positive.0) && chi < 16.3,
-        "{seen:?}: {chi}"
-    );
-    let series = |epoch, event| {
-        (0..64)
-            .map(|d| sampler.draw(epoch, EventId(event), positive, d))
-            .collect::<Vec<_>>()
-    };
+    let chi: f64 = seen.values().map(|&n| (f64::from(n) - 10_000.0).powi(2) / 10_000.0).sum();
+    assert!(seen.len() == 4 && !seen.contains_key(&positive.0) && chi < 16.3, "{seen:?}: {chi}");
+    let series = |epoch, event| (0..64).map(|d| sampler.draw(epoch, EventId(event), positive, d)).collect::<Vec<_>>();
     assert_eq!(series(1, 3), series(1, 3));
     assert!(series(1, 3) != series(2, 3) && series(1, 3) != series(1, 4));
 }

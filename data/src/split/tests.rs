@@ -4,11 +4,7 @@ use crate::generate::{GenerateConfig, generate};
 use proptest::prelude::*;
 
 fn at_times(times: &[i64]) -> EventStream {
-    let rows: String = times
-        .iter()
-        .enumerate()
-        .map(|(i, t)| format!("{},{},{t}\n", i % 3, 10 + i % 2))
-        .collect();
+    let rows: String = times.iter().enumerate().map(|(i, t)| format!("{},{},{t}\n", i % 3, 10 + i % 2)).collect();
     read(format!("src,dst,timestamp\n{rows}").as_bytes(), |_| {}).unwrap()
 }
 
@@ -32,14 +28,7 @@ fn ties_stay_together_by_quantile_and_not_by_count() {
     // q70 = t[6.3] = 6: all three events at 6 are training events; q85 = t[7.65] = 6 too
     assert_eq!(sizes(&split), (9, 0, 1));
     assert_eq!((split.train_end, split.masked), (EventId(9), 0));
-    let count = Split::new(
-        &stream,
-        &SplitConfig {
-            by: SplitBy::Count,
-            ..Default::default()
-        },
-    )
-    .unwrap();
+    let count = Split::new(&stream, &SplitConfig { by: SplitBy::Count, ..Default::default() }).unwrap();
     assert_eq!(sizes(&count), (7, 2, 1));
 }
 
@@ -47,100 +36,38 @@ fn ties_stay_together_by_quantile_and_not_by_count() {
 fn shares_are_decimal() {
     let stream = at_times(&(0..101).collect::<Vec<_>>());
     // 0.29 * 100 is 28.999999999999996 in floats: the quantile is the time 29 all the same
-    let split = Split::new(
-        &stream,
-        &SplitConfig {
-            train: 0.29,
-            val: 0.28,
-            ..Default::default()
-        },
-    )
-    .unwrap();
+    let split = Split::new(&stream, &SplitConfig { train: 0.29, val: 0.28, ..Default::default() }).unwrap();
     assert_eq!(sizes(&split), (30, 28, 43));
-    let all = Split::new(
-        &stream,
-        &SplitConfig {
-            train: 1.0,
-            val: 0.0,
-            ..Default::default()
-        },
-    )
-    .unwrap();
+    let all = Split::new(&stream, &SplitConfig { train: 1.0, val: 0.0, ..Default::default() }).unwrap();
     assert_eq!(sizes(&all), (101, 0, 0));
 }
 
 #[test]
 fn impossible_shares_are_refused() {
     let cases = [
+        (SplitConfig { train: 0.0, ..Default::default() }, "split.train"),
+        (SplitConfig { train: f64::NAN, ..Default::default() }, "split.train"),
+        (SplitConfig { train: 0.9, val: 0.2, ..Default::default() }, "split.val"),
+        (SplitConfig { new_node_share: 1.0, ..Default::default() }, "split.new_node_share"),
         (
-            SplitConfig {
-                train: 0.0,
-                ..Default::default()
-            },
-            "split.train",
-        ),
-        (
-            SplitConfig {
-                train: f64::NAN,
-                ..Default::default()
-            },
-            "split.train",
-        ),
-        (
-            SplitConfig {
-                train: 0.9,
-                val: 0.2,
-                ..Default::default()
-            },
-            "split.val",
-        ),
-        (
-            SplitConfig {
-                new_node_share: 1.0,
-                ..Default::default()
-            },
-            "split.new_node_share",
-        ),
-        (
-            SplitConfig {
-                new_node_share: 0.1,
-                new_node_file: Some("x".into()),
-                ..Default::default()
-            },
+            SplitConfig { new_node_share: 0.1, new_node_file: Some("x".into()), ..Default::default() },
             "split.new_node_share",
         ),
     ];
     for (config, key) in cases {
         assert!(config.validate().unwrap_err().to_string().contains(key));
     }
-    let error = Split::new(
-        &at_times(&[0, 1, 2, 3]),
-        &SplitConfig {
-            new_node_share: 0.99,
-            ..Default::default()
-        },
-    );
+    let error = Split::new(&at_times(&[0, 1, 2, 3]), &SplitConfig { new_node_share: 0.99, ..Default::default() });
     assert!(error.unwrap_err().to_string().contains("lower the share"));
 }
 
 #[test]
 fn new_nodes_have_no_training_event() {
-    let stream = generate(&GenerateConfig {
-        events: Some(8_000),
-        ..Default::default()
-    })
-    .unwrap();
-    let config = SplitConfig {
-        new_node_share: 0.1,
-        new_node_seed: 4,
-        ..Default::default()
-    };
+    let stream = generate(&GenerateConfig { events: Some(8_000), ..Default::default() }).unwrap();
+    let config = SplitConfig { new_node_share: 0.1, new_node_seed: 4, ..Default::default() };
     let split = Split::new(&stream, &config).unwrap();
     let plain = Split::new(&stream, &SplitConfig::default()).unwrap();
-    assert_eq!(
-        (split.val.clone(), split.test.clone()),
-        (plain.val.clone(), plain.test.clone())
-    );
+    assert_eq!((split.val.clone(), split.test.clone()), (plain.val.clone(), plain.test.clone()));
     assert_eq!(split.train.len() + split.masked, plain.train.len());
     assert!(split.masked > 0 && split.train.is_sorted());
     let mut trained = NodeSet::new(stream.nodes());
@@ -148,33 +75,16 @@ fn new_nodes_have_no_training_event() {
         trained.insert(stream.source(e));
         trained.insert(stream.destination(e));
     }
-    assert!(
-        (0..stream.nodes())
-            .map(NodeId)
-            .all(|n| trained.contains(n) != split.new_nodes.contains(n))
-    );
+    assert!((0..stream.nodes()).map(NodeId).all(|n| trained.contains(n) != split.new_nodes.contains(n)));
     // nodes that the mask made new: they are in the plain training split and occur after it
-    let held: Vec<NodeId> = split
-        .new_nodes
-        .iter()
-        .filter(|&n| !plain.new_nodes.contains(n))
-        .collect();
+    let held: Vec<NodeId> = split.new_nodes.iter().filter(|&n| !plain.new_nodes.contains(n)).collect();
     let occurs = |n: NodeId, from: u32| {
-        (from..stream.len() as u32)
-            .map(EventId)
-            .any(|e| stream.source(e) == n || stream.destination(e) == n)
+        (from..stream.len() as u32).map(EventId).any(|e| stream.source(e) == n || stream.destination(e) == n)
     };
     assert!(!held.is_empty() && held.iter().filter(|&&n| occurs(n, plain.train_end.0)).count() > 0);
     let again = Split::new(&stream, &config).unwrap();
     assert_eq!((again.train, again.new_nodes), (split.train.clone(), split.new_nodes));
-    let other = Split::new(
-        &stream,
-        &SplitConfig {
-            new_node_seed: 5,
-            ..config
-        },
-    )
-    .unwrap();
+    let other = Split::new(&stream, &SplitConfig { new_node_seed: 5, ..config }).unwrap();
     assert_ne!(other.train, split.train);
 }
 
@@ -182,28 +92,15 @@ fn new_nodes_have_no_training_event() {
 fn held_out_nodes_from_a_file() {
     let stream = at_times(&(0..20).collect::<Vec<_>>());
     let (_folder, path) = file("new.txt", b"# held out\n0\n\ndst:11\n");
-    let config = SplitConfig {
-        new_node_file: Some(path),
-        ..Default::default()
-    };
+    let config = SplitConfig { new_node_file: Some(path), ..Default::default() };
     let split = Split::new(&stream, &config).unwrap();
     // events i with i % 3 == 0 or i % 2 == 1 are masked
     let left: Vec<u32> = split.train.iter().map(|e| e.0).collect();
     assert_eq!(left, [2, 4, 8, 10]);
     assert_eq!(split.new_nodes.len(), 2);
     let (_folder, path) = file("new.txt", b"0\n99\n");
-    let error = Split::new(
-        &stream,
-        &SplitConfig {
-            new_node_file: Some(path),
-            ..Default::default()
-        },
-    )
-    .unwrap_err();
-    assert!(
-        error.to_string().contains("row 2") && error.to_string().contains("`99`"),
-        "{error}"
-    );
+    let error = Split::new(&stream, &SplitConfig { new_node_file: Some(path), ..Default::default() }).unwrap_err();
+    assert!(error.to_string().contains("row 2") && error.to_string().contains("`99`"), "{error}");
 }
 
 proptest! {

@@ -57,9 +57,7 @@ impl EventColumns {
                     time: ScalarBuffer::new(time.clone(), from, len),
                     row: ScalarBuffer::new(row.clone(), from, len),
                     labels: labels.as_ref().map(|l| l.slice(from, len)),
-                    features: features
-                        .as_ref()
-                        .map(|f| ScalarBuffer::new(f.clone(), from * dim, len * dim)),
+                    features: features.as_ref().map(|f| ScalarBuffer::new(f.clone(), from * dim, len * dim)),
                 }
             })
             .collect()
@@ -73,14 +71,8 @@ struct LabelColumn {
 
 impl LabelColumn {
     fn new(labels: Vec<Option<i8>>) -> LabelColumn {
-        let valid = labels
-            .iter()
-            .any(Option::is_none)
-            .then(|| labels.iter().map(Option::is_some).collect());
-        LabelColumn {
-            values: Buffer::from_vec(labels.iter().map(|l| l.unwrap_or(0)).collect::<Vec<i8>>()),
-            valid,
-        }
+        let valid = labels.iter().any(Option::is_none).then(|| labels.iter().map(Option::is_some).collect());
+        LabelColumn { values: Buffer::from_vec(labels.iter().map(|l| l.unwrap_or(0)).collect::<Vec<i8>>()), valid }
     }
 
     fn slice(&self, from: usize, len: usize) -> Labels {

@@ -44,10 +44,7 @@ impl EventStream {
     /// Features of a node: `[D_v]`, empty if the stream has none.
     #[inline]
     pub fn node_features(&self, node: NodeId) -> &[f32] {
-        self.inner
-            .node_features
-            .as_ref()
-            .map_or(&[], |f| &f.rows[node.index() * f.dim..(node.index() + 1) * f.dim])
+        self.inner.node_features.as_ref().map_or(&[], |f| &f.rows[node.index() * f.dim..(node.index() + 1) * f.dim])
     }
 
     /// The same events with features drawn from N(0, 1), keyed by seed and event id.
@@ -62,9 +59,7 @@ impl EventStream {
         let mut rows = vec![0f32; self.len() * dim];
         rows.par_chunks_exact_mut(dim).enumerate().for_each(|(event, row)| {
             let key = key.narrow([event as u32, 0, 0, 0]);
-            row.iter_mut()
-                .enumerate()
-                .for_each(|(i, x)| *x = key.normal(i as u64) as f32);
+            row.iter_mut().enumerate().for_each(|(i, x)| *x = key.normal(i as u64) as f32);
         });
         self.with_features(rows, dim)
     }
@@ -115,21 +110,14 @@ impl EventStream {
 
     /// A copy of the columns' handles whose contents are about to change.
     fn remade(&self) -> Inner {
-        Inner {
-            hash: OnceLock::new(),
-            ..(*self.inner).clone()
-        }
+        Inner { hash: OnceLock::new(), ..(*self.inner).clone() }
     }
 }
 
 fn check_rows(what: &'static str, rows: &[f32], count: usize, dim: usize) -> Result<()> {
     if dim == 0 || Some(rows.len()) != count.checked_mul(dim) {
         let expected = format!("{count} rows of {dim} values");
-        return Err(Error::Shape {
-            what,
-            expected,
-            found: format!("{} values", rows.len()),
-        });
+        return Err(Error::Shape { what, expected, found: format!("{} values", rows.len()) });
     }
     match rows.par_iter().position_first(|x| !x.is_finite()) {
         None => Ok(()),

@@ -46,28 +46,19 @@ fn column(sha: &mut Sha256, name: &str, number: u64, inner: &Inner, bytes: impl 
 }
 
 fn labels(sha: &mut Sha256, inner: &Inner) {
-    let chunks = inner
-        .chunks
-        .iter()
-        .filter_map(|c| c.labels.as_ref().map(|l| (l, c.time.len())));
+    let chunks = inner.chunks.iter().filter_map(|c| c.labels.as_ref().map(|l| (l, c.time.len())));
     for (k, (labels, len)) in chunks.enumerate() {
         if k == 0 {
             part(sha, "label", inner.meta.events);
         }
-        let bytes: Vec<u8> = (0..len)
-            .flat_map(|i| labels.get(i).map_or([0, 0], |label| [1, label as u8]))
-            .collect();
+        let bytes: Vec<u8> = (0..len).flat_map(|i| labels.get(i).map_or([0, 0], |label| [1, label as u8])).collect();
         sha.update(bytes);
     }
 }
 
 fn id_map(sha: &mut Sha256, ids: &IdMap) {
     for space in std::iter::once(&ids.source).chain(&ids.destination) {
-        let kind = if matches!(space, SpaceIds::Integers(_)) {
-            "integers"
-        } else {
-            "texts"
-        };
+        let kind = if matches!(space, SpaceIds::Integers(_)) { "integers" } else { "texts" };
         part(sha, kind, space.len() as u64);
         for i in 0..space.len() {
             match space.get(i) {

@@ -68,10 +68,7 @@ impl Strings {
             bytes.extend_from_slice(text.as_bytes());
             offsets.push(bytes.len() as i64);
         }
-        Strings {
-            offsets: offsets.into(),
-            bytes: Buffer::from_vec(bytes),
-        }
+        Strings { offsets: offsets.into(), bytes: Buffer::from_vec(bytes) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -137,11 +134,7 @@ impl IdMap {
 
     /// Start of the destinations' space; 0 if there is one space.
     pub fn first_destination(&self) -> u32 {
-        if self.destination.is_some() {
-            self.source.len() as u32
-        } else {
-            0
-        }
+        if self.destination.is_some() { self.source.len() as u32 } else { 0 }
     }
 
     /// The id space of a node.
@@ -183,20 +176,13 @@ impl IdMap {
         let absent = || format!("`{entry}` is no node of the stream");
         if let Some(number) = entry.strip_prefix("dense:") {
             let dense: u32 = number.parse().map_err(|_| absent())?;
-            return if dense < self.nodes() {
-                Ok(NodeId(dense))
-            } else {
-                Err(absent())
-            };
+            return if dense < self.nodes() { Ok(NodeId(dense)) } else { Err(absent()) };
         }
-        let (source, destination) = (
-            self.find(Endpoint::Source, entry),
-            self.find(Endpoint::Destination, entry),
-        );
+        let (source, destination) = (self.find(Endpoint::Source, entry), self.find(Endpoint::Destination, entry));
         match (source, destination) {
-            (Some(a), Some(b)) if a != b => Err(format!(
-                "`{entry}` is both a source and a destination; write src:{entry} or dst:{entry}"
-            )),
+            (Some(a), Some(b)) if a != b => {
+                Err(format!("`{entry}` is both a source and a destination; write src:{entry} or dst:{entry}"))
+            }
             (Some(node), _) | (None, Some(node)) => Ok(node),
             (None, None) => self.find_prefixed(entry).ok_or_else(absent),
         }

@@ -63,10 +63,7 @@ impl IpcFile {
     /// Maps a file and reads its footer.
     pub(crate) fn open(path: &Path) -> Result<IpcFile> {
         let map = map_file(path)?;
-        let not_arrow = |found: &str| Error::NotAStream {
-            path: path.to_owned(),
-            found: found.to_owned(),
-        };
+        let not_arrow = |found: &str| Error::NotAStream { path: path.to_owned(), found: found.to_owned() };
         if map.is_empty() {
             return Err(not_arrow("the file is empty"));
         }
@@ -80,24 +77,12 @@ impl IpcFile {
             return Err(Error::damaged(path, "big-endian columns"));
         }
         let metadata = schema.custom_metadata().into_iter().flatten();
-        let metadata = metadata
-            .filter_map(|kv| Some((kv.key()?.to_owned(), kv.value()?.to_owned())))
-            .collect();
+        let metadata = metadata.filter_map(|kv| Some((kv.key()?.to_owned(), kv.value()?.to_owned()))).collect();
         let fields = schema.fields().into_iter().flatten();
-        let fields = fields
-            .map(|f| (f.name().unwrap_or_default().to_owned(), kind_of(&f)))
-            .collect();
+        let fields = fields.map(|f| (f.name().unwrap_or_default().to_owned(), kind_of(&f))).collect();
         let blocks = footer.recordBatches().into_iter().flatten();
-        let blocks = blocks
-            .map(|b| (b.offset(), b.metaDataLength(), b.bodyLength()))
-            .collect();
-        Ok(IpcFile {
-            path: path.to_owned(),
-            map,
-            fields,
-            metadata,
-            blocks,
-        })
+        let blocks = blocks.map(|b| (b.offset(), b.metaDataLength(), b.bodyLength())).collect();
+        Ok(IpcFile { path: path.to_owned(), map, fields, metadata, blocks })
     }
 
     pub(crate) fn batches(&self) -> usize {
@@ -106,10 +91,7 @@ impl IpcFile {
 
     /// The metadata value of a key that our files have.
     pub(crate) fn value(&self, key: &str) -> Result<&str> {
-        self.metadata
-            .get(key)
-            .map(String::as_str)
-            .ok_or_else(|| self.damaged(format!("no `{key}` in the metadata")))
+        self.metadata.get(key).map(String::as_str).ok_or_else(|| self.damaged(format!("no `{key}` in the metadata")))
     }
 
     pub(crate) fn damaged(&self, what: impl Into<String>) -> Error {
@@ -132,11 +114,8 @@ impl IpcFile {
             let skip = if header.starts_with(&[0xff; 4]) { 8 } else { 4 };
             let message = ipc::root_as_message(header.get(skip..)?).ok()?;
             let batch = message.header_as_record_batch()?;
-            let end = |b: &ipc::Buffer| {
-                usize::try_from(b.offset())
-                    .ok()?
-                    .checked_add(usize::try_from(b.length()).ok()?)
-            };
+            let end =
+                |b: &ipc::Buffer| usize::try_from(b.offset()).ok()?.checked_add(usize::try_from(b.length()).ok()?);
             let inside = batch.buffers()?.iter().all(|b| end(b).is_some_and(|end| end <= body));
             (inside && batch.length() >= 0 && batch.nodes()?.iter().all(|n| n.length() >= 0)).then_some(())
         };
@@ -159,22 +138,15 @@ impl IpcFile {
             return None;
         }
         let mut nodes = batch.nodes()?.into_iter();
-        let mut buffers = batch.buffers()?.into_iter().map(|b| {
-            slice(
-                &body,
-                usize::try_from(b.offset()).ok()?,
-                usize::try_from(b.length()).ok()?,
-            )
-        });
+        let mut buffers = batch
+            .buffers()?
+            .into_iter()
+            .map(|b| slice(&body, usize::try_from(b.offset()).ok()?, usize::try_from(b.length()).ok()?));
         let rows = usize::try_from(batch.length()).ok()?;
         let mut columns = Vec::with_capacity(self.fields.len());
         for (_, kind) in &self.fields {
             let node = nodes.next()?;
-            let mut column = RawColumn {
-                nulls: node.null_count(),
-                validity: buffers.next()?,
-                buffers: Vec::new(),
-            };
+            let mut column = RawColumn { nulls: node.null_count(), validity: buffers.next()?, buffers: Vec::new() };
             match kind {
                 Kind::Other => return None,
                 Kind::Rows(_) => {
@@ -190,11 +162,7 @@ impl IpcFile {
             }
             columns.push(column);
         }
-        Some(IpcBatch {
-            file: self,
-            rows,
-            columns,
-        })
+        Some(IpcBatch { file: self, rows, columns })
     }
 }
 
@@ -204,17 +172,13 @@ impl IpcBatch<'_> {
             return Ok(None);
         };
         if self.file.fields[at].1 != kind {
-            return Err(self
-                .file
-                .damaged(format!("column `{name}` has another type than {kind:?}")));
+            return Err(self.file.damaged(format!("column `{name}` has another type than {kind:?}")));
         }
         Ok(Some(&self.columns[at]))
     }
 
     fn present(&self, name: &str, kind: Kind) -> Result<&RawColumn> {
-        let column = self
-            .find(name, kind)?
-            .ok_or_else(|| self.file.damaged(format!("no column `{name}`")))?;
+        let column = self.find(name, kind)?.ok_or_else(|| self.file.damaged(format!("no column `{name}`")))?;
         if column.nulls != 0 {
             return Err(self.file.damaged(format!("nulls in column `{name}`")));
         }
@@ -234,10 +198,7 @@ impl IpcBatch<'_> {
         });
         let Some(dim) = dim else { return Ok(None) };
         let column = self.present(name, Kind::Rows(dim))?;
-        let len = self
-            .rows
-            .checked_mul(dim)
-            .ok_or_else(|| self.file.damaged(format!("width of `{name}`")))?;
+        let len = self.rows.checked_mul(dim).ok_or_else(|| self.file.damaged(format!("width of `{name}`")))?;
         Ok(Some((self.scalars(name, &column.buffers[0], len)?, dim)))
     }
 
@@ -252,10 +213,7 @@ impl IpcBatch<'_> {
         }
         let valid = column.validity.clone().filter(|b| b.len() >= self.rows.div_ceil(8));
         let valid = valid.ok_or_else(|| self.file.damaged(format!("column `{name}` is cut short")))?;
-        Ok(Some((
-            values,
-            Some(NullBuffer::new(BooleanBuffer::new(valid, 0, self.rows))),
-        )))
+        Ok(Some((values, Some(NullBuffer::new(BooleanBuffer::new(valid, 0, self.rows))))))
     }
 
     /// A column of text: offsets (ascending, within the bytes) and bytes (UTF-8 at every entry).
@@ -264,10 +222,7 @@ impl IpcBatch<'_> {
         let offsets: ScalarBuffer<i64> = self.scalars(name, &column.buffers[0], self.rows + 1)?;
         let bytes = column.buffers[1].clone();
         let entry = |w: &[i64]| bytes.get(usize::try_from(w[0]).ok()?..usize::try_from(w[1]).ok()?);
-        if offsets
-            .windows(2)
-            .all(|w| entry(w).is_some_and(|b| std::str::from_utf8(b).is_ok()))
-        {
+        if offsets.windows(2).all(|w| entry(w).is_some_and(|b| std::str::from_utf8(b).is_ok())) {
             return Ok((offsets, bytes));
         }
         Err(self.file.damaged(format!("texts in column `{name}`")))
@@ -276,9 +231,7 @@ impl IpcBatch<'_> {
     fn scalars<T: ArrowNativeType>(&self, name: &str, buffer: &Buffer, len: usize) -> Result<ScalarBuffer<T>> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= buffer.len());
         if bytes.is_none() || !buffer.as_ptr().cast::<T>().is_aligned() {
-            return Err(self
-                .file
-                .damaged(format!("column `{name}` is cut short or not aligned")));
+            return Err(self.file.damaged(format!("column `{name}` is cut short or not aligned")));
         }
         Ok(ScalarBuffer::new(buffer.clone(), 0, len))
     }
@@ -302,25 +255,21 @@ fn kind_of(field: &ipc::Field<'_>) -> Kind {
     }
     match field.type_type() {
         ipc::Type::LargeUtf8 => Kind::Text,
-        ipc::Type::Int => field
-            .type_as_int()
-            .map_or(Kind::Other, |int| match (int.bitWidth(), int.is_signed()) {
-                (8, false) => Kind::U8,
-                (8, true) => Kind::I8,
-                (32, false) => Kind::U32,
-                (64, false) => Kind::U64,
-                (64, true) => Kind::I64,
-                _ => Kind::Other,
-            }),
+        ipc::Type::Int => field.type_as_int().map_or(Kind::Other, |int| match (int.bitWidth(), int.is_signed()) {
+            (8, false) => Kind::U8,
+            (8, true) => Kind::I8,
+            (32, false) => Kind::U32,
+            (64, false) => Kind::U64,
+            (64, true) => Kind::I64,
+            _ => Kind::Other,
+        }),
         ipc::Type::FixedSizeList => rows_kind(field).unwrap_or(Kind::Other),
         _ => Kind::Other,
     }
 }
 
 fn rows_kind(field: &ipc::Field<'_>) -> Option<Kind> {
-    let dim = usize::try_from(field.type_as_fixed_size_list()?.listSize())
-        .ok()
-        .filter(|&d| d > 0)?;
+    let dim = usize::try_from(field.type_as_fixed_size_list()?.listSize()).ok().filter(|&d| d > 0)?;
     let children = field.children()?;
     let child = (children.len() == 1).then(|| children.get(0))?;
     let float = child.type_as_floating_point()?;
@@ -332,10 +281,7 @@ fn map_file(path: &Path) -> Result<Buffer> {
     let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
     let metadata = file.metadata().map_err(|e| Error::io(path, "open", e))?;
     if !metadata.is_file() {
-        return Err(Error::NotAStream {
-            path: path.to_owned(),
-            found: "no regular file".into(),
-        });
+        return Err(Error::NotAStream { path: path.to_owned(), found: "no regular file".into() });
     }
     if metadata.len() == 0 {
         return Ok(Buffer::from_vec(Vec::<u8>::new()));

@@ -105,17 +105,10 @@ impl EventStream {
     pub(crate) fn from_columns(meta: StreamMeta, ids: IdMap, columns: EventColumns) -> Result<EventStream> {
         let events = columns.time.len();
         if events as u64 >= u64::from(u32::MAX) {
-            return Err(Error::TooMany {
-                what: "events",
-                found: events as u64,
-            });
+            return Err(Error::TooMany { what: "events", found: events as u64 });
         }
         assert_eq!(ids.nodes(), meta.nodes, "the id map names every node");
-        assert_eq!(
-            (meta.events, columns.row.len()),
-            (events as u64, events),
-            "columns of one length"
-        );
+        assert_eq!((meta.events, columns.row.len()), (events as u64, events), "columns of one length");
         assert!(columns.time.is_sorted(), "events are ordered by time");
         let feature_dim = columns.feature_dim;
         let chunks = columns.into_chunks(CHUNK_SHIFT);
@@ -161,11 +154,7 @@ impl EventStream {
 
     /// The dense ids of the sources' space; all nodes if there is one space.
     pub fn source_space(&self) -> Range<u32> {
-        0..if self.meta().bipartite {
-            self.meta().first_destination
-        } else {
-            self.nodes()
-        }
+        0..if self.meta().bipartite { self.meta().first_destination } else { self.nodes() }
     }
 
     /// The dense ids of the destinations' space; all nodes if there is one space.
@@ -176,10 +165,7 @@ impl EventStream {
     #[inline]
     fn locate(&self, event: EventId) -> (&Columns, usize) {
         let inner = &*self.inner;
-        (
-            &inner.chunks[event.index() >> inner.shift],
-            event.index() & ((1 << inner.shift) - 1),
-        )
+        (&inner.chunks[event.index() >> inner.shift], event.index() & ((1 << inner.shift) - 1))
     }
 
     /// Source of an event.

@@ -51,15 +51,8 @@ impl EventStream {
         let (shift, chunks) = read_chunks(&file, &meta)?;
         let feature_dim = feature_dim(&file);
         let (ids, node_features) = read_nodes(&node_path(path), &meta, &hash)?;
-        let inner = Inner {
-            meta,
-            shift,
-            chunks,
-            feature_dim,
-            ids: Arc::new(ids),
-            node_features,
-            hash: OnceLock::from(hash),
-        };
+        let inner =
+            Inner { meta, shift, chunks, feature_dim, ids: Arc::new(ids), node_features, hash: OnceLock::from(hash) };
         check_columns(&file, &inner)?;
         Ok(EventStream::from_inner(inner))
     }
@@ -67,18 +60,11 @@ impl EventStream {
 
 fn check_version(path: &Path, file: &IpcFile) -> Result<()> {
     let Some(version) = file.metadata.get(FORMAT_KEY) else {
-        return Err(Error::NotAStream {
-            path: path.to_owned(),
-            found: "an Arrow file of another program".into(),
-        });
+        return Err(Error::NotAStream { path: path.to_owned(), found: "an Arrow file of another program".into() });
     };
     match version.parse::<u32>() {
         Ok(FORMAT_VERSION) => Ok(()),
-        Ok(found) => Err(Error::Version {
-            path: path.to_owned(),
-            found,
-            supported: FORMAT_VERSION,
-        }),
+        Ok(found) => Err(Error::Version { path: path.to_owned(), found, supported: FORMAT_VERSION }),
         Err(_) => Err(file.damaged("the format version is no number")),
     }
 }
@@ -86,11 +72,7 @@ fn check_version(path: &Path, file: &IpcFile) -> Result<()> {
 fn read_meta(file: &IpcFile) -> Result<StreamMeta> {
     let meta: StreamMeta =
         serde_json::from_str(file.value(STREAM_KEY)?).map_err(|e| file.damaged(format!("metadata: {e}")))?;
-    let spaces = if meta.bipartite {
-        meta.first_destination <= meta.nodes
-    } else {
-        meta.first_destination == 0
-    };
+    let spaces = if meta.bipartite { meta.first_destination <= meta.nodes } else { meta.first_destination == 0 };
     if !meta.tick.is_valid() || !spaces || meta.events >= u64::from(u32::MAX) {
         return Err(file.damaged("impossible metadata"));
     }
@@ -108,10 +90,7 @@ fn feature_dim(file: &IpcFile) -> usize {
 }
 
 fn read_chunks(file: &IpcFile, meta: &StreamMeta) -> Result<(u32, Vec<Columns>)> {
-    let size: usize = file
-        .value(ROWS_KEY)?
-        .parse()
-        .map_err(|_| file.damaged("rows per batch"))?;
+    let size: usize = file.value(ROWS_KEY)?.parse().map_err(|_| file.damaged("rows per batch"))?;
     if !size.is_power_of_two() || size > 1 << 31 {
         return Err(file.damaged("rows per batch are no power of two"));
     }
@@ -137,9 +116,7 @@ fn read_chunk(batch: &IpcBatch<'_>) -> Result<Columns> {
         destination: batch.numbers("dst", Kind::U32)?,
         time: batch.numbers("t", Kind::I64)?,
         row: batch.numbers("row", Kind::U64)?,
-        labels: batch
-            .optional_i8("label")?
-            .map(|(values, valid)| Labels { values, valid }),
+        labels: batch.optional_i8("label")?.map(|(values, valid)| Labels { values, valid }),
         features: batch.rows_of_f32("features")?.map(|(rows, _)| rows),
     })
 }
@@ -147,11 +124,7 @@ fn read_chunk(batch: &IpcBatch<'_>) -> Result<Columns> {
 /// Ids within their space, times that do not decrease.
 fn check_columns(file: &IpcFile, inner: &Inner) -> Result<()> {
     let meta = &inner.meta;
-    let sources = if meta.bipartite {
-        meta.first_destination
-    } else {
-        meta.nodes
-    };
+    let sources = if meta.bipartite { meta.first_destination } else { meta.nodes };
     let destinations = meta.first_destination..meta.nodes;
     let sound = |c: &Columns| {
         c.source.iter().all(|&n| n < sources)
@@ -183,39 +156,23 @@ fn read_nodes(path: &Path, meta: &StreamMeta, hash: &str) -> Result<(IdMap, Opti
     if batch.rows != meta.nodes as usize {
         return Err(file.damaged(format!("{} nodes where the stream has {}", batch.rows, meta.nodes)));
     }
-    let features = batch
-        .rows_of_f32("features")?
-        .map(|(rows, dim)| NodeFeatures { rows, dim });
+    let features = batch.rows_of_f32("features")?.map(|(rows, dim)| NodeFeatures { rows, dim });
     Ok((read_ids(&file, &batch, meta, &own)?, features))
 }
 
 fn read_ids(file: &IpcFile, batch: &IpcBatch<'_>, meta: &StreamMeta, own: &NodeFileMeta) -> Result<IdMap> {
     let nodes = meta.nodes as usize;
-    let border = if meta.bipartite {
-        meta.first_destination as usize
-    } else {
-        nodes
-    };
+    let border = if meta.bipartite { meta.first_destination as usize } else { nodes };
     let spaces = if own.integers.iter().all(|&i| i) {
         let ids = batch.numbers::<i64>("id", Kind::I64)?;
         [ids.slice(0, border), ids.slice(border, nodes - border)].map(SpaceIds::Integers)
     } else {
         let (offsets, bytes) = batch.texts("id")?;
         let space = |from: usize, to: usize, integers: bool| {
-            let texts = Strings {
-                offsets: offsets.slice(from, to - from + 1),
-                bytes: bytes.clone(),
-            };
-            if integers {
-                parse_ids(&texts)
-            } else {
-                Some(SpaceIds::Texts(texts))
-            }
+            let texts = Strings { offsets: offsets.slice(from, to - from + 1), bytes: bytes.clone() };
+            if integers { parse_ids(&texts) } else { Some(SpaceIds::Texts(texts)) }
         };
-        let spaces = (
-            space(0, border, own.integers[0]),
-            space(border, nodes, own.integers.last() == Some(&true)),
-        );
+        let spaces = (space(0, border, own.integers[0]), space(border, nodes, own.integers.last() == Some(&true)));
         let (Some(source), Some(destination)) = spaces else {
             return Err(file.damaged("an id that is no integer"));
         };
@@ -225,10 +182,7 @@ fn read_ids(file: &IpcFile, batch: &IpcBatch<'_>, meta: &StreamMeta, own: &NodeF
         return Err(file.damaged("ids out of order"));
     }
     let [source, destination] = spaces;
-    Ok(IdMap {
-        source,
-        destination: meta.bipartite.then_some(destination),
-    })
+    Ok(IdMap { source, destination: meta.bipartite.then_some(destination) })
 }
 
 fn parse_ids(texts: &Strings) -> Option<SpaceIds> {

@@ -21,10 +21,8 @@ fn walk(stream: &EventStream) -> f64 {
     let mut sum = 0.0;
     for e in (0..stream.len() as u32).map(EventId) {
         let ends = [stream.source(e), stream.destination(e)];
-        ends.iter()
-            .for_each(|&n| sum += stream.ids().raw(n).to_string().len() as f64);
-        ends.iter()
-            .for_each(|&n| sum += stream.node_features(n).iter().map(|&x| f64::from(x)).sum::<f64>());
+        ends.iter().for_each(|&n| sum += stream.ids().raw(n).to_string().len() as f64);
+        ends.iter().for_each(|&n| sum += stream.node_features(n).iter().map(|&x| f64::from(x)).sum::<f64>());
         sum += stream.time(e).0 as f64 + stream.row(e) as f64 + f64::from(stream.label(e).unwrap_or(0));
         sum += stream.features(e).iter().map(|&x| f64::from(x)).sum::<f64>();
     }
@@ -33,18 +31,11 @@ fn walk(stream: &EventStream) -> f64 {
 
 #[test]
 fn chunks_join_at_their_borders() {
-    let config = GenerateConfig {
-        events: Some(140_000),
-        features: 2,
-        ..Default::default()
-    };
+    let config = GenerateConfig { events: Some(140_000), features: 2, ..Default::default() };
     let stream = generate(&config).unwrap();
     let (_folder, path) = written(&stream);
     let opened = EventStream::open(&path).unwrap();
-    assert_eq!(
-        opened.chunks().map(|c| c.source.len()).collect::<Vec<_>>(),
-        [65_536, 65_536, 8_928]
-    );
+    assert_eq!(opened.chunks().map(|c| c.source.len()).collect::<Vec<_>>(), [65_536, 65_536, 8_928]);
     assert!(opened.verify());
     assert_eq!(walk(&opened), walk(&stream));
     let mut at = 0u32;
@@ -65,12 +56,7 @@ fn chunks_join_at_their_borders() {
 
 #[test]
 fn columns_lie_on_64_byte_borders_of_the_mapping() {
-    let stream = generate(&GenerateConfig {
-        events: Some(70_000),
-        features: 3,
-        ..Default::default()
-    })
-    .unwrap();
+    let stream = generate(&GenerateConfig { events: Some(70_000), features: 3, ..Default::default() }).unwrap();
     let (_folder, path) = written(&stream);
     let opened = EventStream::open(&path).unwrap();
     for chunk in &opened.inner.chunks {
@@ -86,11 +72,7 @@ fn columns_lie_on_64_byte_borders_of_the_mapping() {
 
 #[test]
 fn a_stream_can_replace_the_file_it_is_mapped_from() {
-    let stream = generate(&GenerateConfig {
-        events: Some(500),
-        ..Default::default()
-    })
-    .unwrap();
+    let stream = generate(&GenerateConfig { events: Some(500), ..Default::default() }).unwrap();
     let (_folder, path) = written(&stream);
     let opened = EventStream::open(&path).unwrap();
     opened.with_random_features(5, 3).unwrap().write(&path).unwrap();
@@ -100,20 +82,11 @@ fn a_stream_can_replace_the_file_it_is_mapped_from() {
 
 #[test]
 fn random_features_are_keyed_by_event() {
-    let stream = generate(&GenerateConfig {
-        events: Some(2_000),
-        ..Default::default()
-    })
-    .unwrap();
-    let (a, b) = (
-        stream.with_random_features(8, 7).unwrap(),
-        stream.with_random_features(8, 7).unwrap(),
-    );
+    let stream = generate(&GenerateConfig { events: Some(2_000), ..Default::default() }).unwrap();
+    let (a, b) = (stream.with_random_features(8, 7).unwrap(), stream.with_random_features(8, 7).unwrap());
     assert_eq!(a.hash(), b.hash());
     assert_ne!(a.hash(), stream.with_random_features(8, 8).unwrap().hash());
-    let all: Vec<f64> = (0..2_000)
-        .flat_map(|e| a.features(EventId(e)).iter().map(|&x| f64::from(x)))
-        .collect();
+    let all: Vec<f64> = (0..2_000).flat_map(|e| a.features(EventId(e)).iter().map(|&x| f64::from(x))).collect();
     let mean = all.iter().sum::<f64>() / all.len() as f64;
     let variance = all.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / all.len() as f64;
     assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
@@ -124,20 +97,8 @@ fn random_features_are_keyed_by_event() {
 #[test]
 fn features_must_fit() {
     let stream = read(b"src,dst,timestamp\n1,2,3\n2,3,4\n", |_| {}).unwrap();
-    assert!(
-        stream
-            .with_features(vec![0.0; 5], 2)
-            .unwrap_err()
-            .to_string()
-            .contains("2 rows of 2 values")
-    );
-    assert!(
-        stream
-            .with_features(vec![0.0, f32::INFINITY], 1)
-            .unwrap_err()
-            .to_string()
-            .contains("inf at row 1")
-    );
+    assert!(stream.with_features(vec![0.0; 5], 2).unwrap_err().to_string().contains("2 rows of 2 values"));
+    assert!(stream.with_features(vec![0.0, f32::INFINITY], 1).unwrap_err().to_string().contains("inf at row 1"));
     assert!(stream.with_node_features(vec![0.0; 3], 1).is_ok());
     assert!(stream.with_node_features(vec![0.0; 2], 1).is_err());
 }
@@ -147,9 +108,7 @@ fn write_foreign(path: &Path, metadata: HashMap<String, String>) {
     let schema = std::sync::Arc::new(schema);
     let mut writer = FileWriter::try_new(std::fs::File::create(path).unwrap(), &schema).unwrap();
     let column = std::sync::Arc::new(Int64Array::from(vec![1, 2]));
-    writer
-        .write(&RecordBatch::try_new(schema.clone(), vec![column]).unwrap())
-        .unwrap();
+    writer.write(&RecordBatch::try_new(schema.clone(), vec![column]).unwrap()).unwrap();
     writer.finish().unwrap();
 }
 
@@ -174,25 +133,13 @@ fn other_files_are_told_apart() {
 
 #[test]
 fn the_node_file_belongs_to_its_stream() {
-    let (a, b) = (
-        read(b"src,dst,timestamp\n1,2,3\n", |_| {}).unwrap(),
-        read(b"src,dst,timestamp\n1,2,4\n", |_| {}).unwrap(),
-    );
+    let (a, b) =
+        (read(b"src,dst,timestamp\n1,2,3\n", |_| {}).unwrap(), read(b"src,dst,timestamp\n1,2,4\n", |_| {}).unwrap());
     let ((_fa, pa), (_fb, pb)) = (written(&a), written(&b));
     std::fs::copy(node_path(&pb), node_path(&pa)).unwrap();
-    assert!(
-        EventStream::open(&pa)
-            .unwrap_err()
-            .to_string()
-            .contains("belongs to another stream")
-    );
+    assert!(EventStream::open(&pa).unwrap_err().to_string().contains("belongs to another stream"));
     std::fs::remove_file(node_path(&pa)).unwrap();
-    assert!(
-        EventStream::open(&pa)
-            .unwrap_err()
-            .to_string()
-            .contains("s.nodes.arrow")
-    );
+    assert!(EventStream::open(&pa).unwrap_err().to_string().contains("s.nodes.arrow"));
 }
 
 #[test]
@@ -202,14 +149,8 @@ fn no_half_file_is_left_where_nothing_can_be_written() {
     assert!(stream.write(&folder.path().join("absent/x.arrow")).is_err());
     std::fs::create_dir(folder.path().join("x.arrow")).unwrap();
     assert!(stream.write(&folder.path().join("x.arrow")).is_err());
-    let left: Vec<_> = std::fs::read_dir(folder.path())
-        .unwrap()
-        .map(|f| f.unwrap().file_name())
-        .collect();
-    assert!(
-        left.iter().all(|name| !name.to_string_lossy().contains("partial")),
-        "{left:?}"
-    );
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().contains("partial")), "{left:?}");
 }
 
 fn sample() -> EventStream {

@@ -22,9 +22,7 @@ impl Tick {
     /// If `decimals` is above 9.
     pub fn from_decimals(decimals: u32) -> Tick {
         assert!(decimals <= 9, "a tick is at least a nanosecond");
-        Tick {
-            per_second: 10u64.pow(decimals),
-        }
+        Tick { per_second: 10u64.pow(decimals) }
     }
 
     /// How many decimals of a second a tick resolves.
@@ -116,10 +114,7 @@ mod tests {
         let (coarse, fine) = (Tick::from_decimals(5), Tick::from_decimals(9));
         for ticks in [0i64, 1, -7, 128_924_191_172_836, 899_999_999_999] {
             assert_eq!(coarse.seconds(ticks).to_bits(), fine.seconds(ticks * 10_000).to_bits());
-            assert_eq!(
-                coarse.nanoseconds(Timestamp(ticks)),
-                fine.nanoseconds(Timestamp(ticks * 10_000))
-            );
+            assert_eq!(coarse.nanoseconds(Timestamp(ticks)), fine.nanoseconds(Timestamp(ticks * 10_000)));
         }
     }
 
@@ -127,11 +122,6 @@ mod tests {
     fn validity() {
         assert!(Tick::SECOND.is_valid() && Tick::from_decimals(9).is_valid());
         assert!(!Tick { per_second: 0 }.is_valid() && !Tick { per_second: 60 }.is_valid());
-        assert!(
-            !Tick {
-                per_second: 10_000_000_000
-            }
-            .is_valid()
-        );
+        assert!(!Tick { per_second: 10_000_000_000 }.is_valid());
     }
 }

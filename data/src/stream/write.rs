@@ -27,16 +27,8 @@ impl EventStream {
     /// If a file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let hash = self.hash();
-        write_table(
-            &node_path(path),
-            &self.node_schema(&hash),
-            std::iter::once(self.node_columns()),
-        )?;
-        let chunks = self
-            .inner
-            .chunks
-            .iter()
-            .map(|chunk| event_columns(chunk, self.inner.feature_dim));
+        write_table(&node_path(path), &self.node_schema(&hash), std::iter::once(self.node_columns()))?;
+        let chunks = self.inner.chunks.iter().map(|chunk| event_columns(chunk, self.inner.feature_dim));
         write_table(path, &self.event_schema(&hash), chunks)
     }
 
@@ -69,29 +61,16 @@ impl EventStream {
         let ids = self.ids();
         let spaces = std::iter::once(&ids.source).chain(&ids.destination);
         let integers: Vec<bool> = spaces.map(|s| matches!(s, SpaceIds::Integers(_))).collect();
-        let id_type = if integers.iter().all(|&i| i) {
-            DataType::Int64
-        } else {
-            DataType::LargeUtf8
-        };
-        let mut fields = vec![
-            Field::new("id", id_type, false),
-            Field::new("space", DataType::UInt8, false),
-        ];
+        let id_type = if integers.iter().all(|&i| i) { DataType::Int64 } else { DataType::LargeUtf8 };
+        let mut fields = vec![Field::new("id", id_type, false), Field::new("space", DataType::UInt8, false)];
         if self.node_feature_dim() > 0 {
             fields.push(Field::new("features", rows_type(self.node_feature_dim()), false));
         }
-        let meta = NodeFileMeta {
-            stream: hash.to_owned(),
-            integers,
-        };
+        let meta = NodeFileMeta { stream: hash.to_owned(), integers };
         let meta = serde_json::to_string(&meta).expect("plain fields");
         Schema::new_with_metadata(
             fields,
-            HashMap::from([
-                (FORMAT_KEY.into(), FORMAT_VERSION.to_string()),
-                (NODES_KEY.into(), meta),
-            ]),
+            HashMap::from([(FORMAT_KEY.into(), FORMAT_VERSION.to_string()), (NODES_KEY.into(), meta)]),
         )
     }
 
@@ -104,9 +83,7 @@ impl EventStream {
             (SpaceIds::Integers(a), Some(SpaceIds::Integers(b))) => {
                 Arc::new(Int64Array::from_iter_values(a.iter().chain(b.iter()).copied()))
             }
-            _ => Arc::new(LargeStringArray::from_iter_values(
-                all().map(|n| ids.raw(n).to_string()),
-            )),
+            _ => Arc::new(LargeStringArray::from_iter_values(all().map(|n| ids.raw(n).to_string()))),
         };
         let space = UInt8Array::from_iter_values(all().map(|n| u8::from(ids.space(n) == IdSpace::Destination)));
         let mut columns: Vec<ArrayRef> = vec![id, Arc::new(space)];
@@ -121,12 +98,7 @@ fn rows_type(dim: usize) -> DataType {
 
 fn rows_of_f32(rows: &ScalarBuffer<f32>, dim: usize) -> ArrayRef {
     let item = Arc::new(Field::new("item", DataType::Float32, false));
-    Arc::new(FixedSizeListArray::new(
-        item,
-        dim as i32,
-        Arc::new(Float32Array::new(rows.clone(), None)),
-        None,
-    ))
+    Arc::new(FixedSizeListArray::new(item, dim as i32, Arc::new(Float32Array::new(rows.clone(), None)), None))
 }
 
 fn numbers<T: ArrowPrimitiveType>(values: &ScalarBuffer<T::Native>) -> ArrayRef {
@@ -156,25 +128,17 @@ fn write_table(path: &Path, schema: &Schema, batches: impl Iterator<Item = Vec<A
     let file = temporary(&folder).map_err(|e| Error::io(path, "create", e))?;
     let arrow = |source: ArrowError| match source {
         ArrowError::IoError(_, source) => Error::io(path, "write", source),
-        source => Error::Arrow {
-            path: path.to_owned(),
-            doing: "write",
-            source,
-        },
+        source => Error::Arrow { path: path.to_owned(), doing: "write", source },
     };
     let schema = Arc::new(schema.clone());
     let options = IpcWriteOptions::try_new(64, false, MetadataVersion::V5).map_err(arrow)?;
     let mut writer = FileWriter::try_new_with_options(BufWriter::new(file), &schema, options).map_err(arrow)?;
     for columns in batches {
-        writer
-            .write(&RecordBatch::try_new(schema.clone(), columns).map_err(arrow)?)
-            .map_err(arrow)?;
+        writer.write(&RecordBatch::try_new(schema.clone(), columns).map_err(arrow)?).map_err(arrow)?;
     }
     let mut buffered = writer.into_inner().map_err(arrow)?;
     buffered.flush().map_err(|e| Error::io(path, "write", e))?;
-    let file = buffered
-        .into_inner()
-        .map_err(|e| Error::io(path, "write", e.into_error()))?;
+    let file = buffered.into_inner().map_err(|e| Error::io(path, "write", e.into_error()))?;
     file.as_file().sync_all().map_err(|e| Error::io(path, "write", e))?;
     file.persist(path).map_err(|e| Error::io(path, "rename to", e.error))?;
     Ok(())

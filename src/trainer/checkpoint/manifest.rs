@@ -34,10 +34,7 @@ impl Position {
     /// The position that a folder is named after; `None` for any other name.
     pub fn from_folder(name: &str) -> Option<Position> {
         let (epoch, batch) = name.strip_prefix('e')?.split_once("-b")?;
-        let position = Position {
-            epoch: epoch.parse().ok()?,
-            batch: batch.parse().ok()?,
-        };
+        let position = Position { epoch: epoch.parse().ok()?, batch: batch.parse().ok()? };
         (position.folder() == name).then_some(position)
     }
 }
@@ -66,11 +63,7 @@ impl Shard {
     pub(super) fn check(&self, folder: &Path, found: &Written) -> Result<(), CheckpointError> {
         let file = folder.join(&self.file);
         if found.bytes != self.bytes {
-            return Err(CheckpointError::Length {
-                file,
-                expected: self.bytes,
-                found: found.bytes,
-            });
+            return Err(CheckpointError::Length { file, expected: self.bytes, found: found.bytes });
         }
         if found.sha256 != self.sha256 {
             return Err(CheckpointError::Checksum { file });
@@ -100,10 +93,7 @@ impl Manifest {
     /// Writes the manifest durably: from then on the folder is a checkpoint.
     pub(super) fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(FILE);
-        let json = |source| CheckpointError::Manifest {
-            file: path.clone(),
-            source,
-        };
+        let json = |source| CheckpointError::Manifest { file: path.clone(), source };
         let mut document = serde_json::to_value(self).map_err(json)?;
         document[SELF_HASH] = hash_of(&document).into();
         let mut text = serde_json::to_vec_pretty(&document).map_err(json)?;
@@ -116,14 +106,9 @@ impl Manifest {
     pub(super) fn read(folder: &Path) -> Result<Manifest, CheckpointError> {
         let file = folder.join(FILE);
         if !file.exists() {
-            return Err(CheckpointError::Unfinished {
-                folder: folder.to_path_buf(),
-            });
+            return Err(CheckpointError::Unfinished { folder: folder.to_path_buf() });
         }
-        let json = |source| CheckpointError::Manifest {
-            file: file.clone(),
-            source,
-        };
+        let json = |source| CheckpointError::Manifest { file: file.clone(), source };
         let mut document: serde_json::Value = serde_json::from_slice(&durable::read_file(&file)?).map_err(json)?;
         let stated = document.as_object_mut().and_then(|fields| fields.remove(SELF_HASH));
         if stated.as_ref().and_then(|hash| hash.as_str()) != Some(&hash_of(&document)) {
@@ -133,10 +118,7 @@ impl Manifest {
         let manifest: Manifest = serde_json::from_value(document).map_err(json)?;
         let ranks = manifest.shards.iter().map(|shard| shard.rank);
         if Some(manifest.position.folder().as_ref()) != folder.file_name() || !ranks.eq(0..manifest.ranks()) {
-            return Err(CheckpointError::Misplaced {
-                file,
-                position: manifest.position,
-            });
+            return Err(CheckpointError::Misplaced { file, position: manifest.position });
         }
         Ok(manifest)
     }
@@ -161,9 +143,5 @@ fn refuse_newer(file: &Path, document: &serde_json::Value) -> Result<(), Checkpo
         return Ok(());
     }
     let program = document["program"].as_str().unwrap_or("a newer program").to_string();
-    Err(CheckpointError::NewerFormat {
-        file: file.to_path_buf(),
-        found,
-        program,
-    })
+    Err(CheckpointError::NewerFormat { file: file.to_path_buf(), found, program })
 }

@@ -84,16 +84,9 @@ fn carries_what_it_is_labelled_with() {
         (manifest.format, manifest.position, manifest.config_digest.as_deref()),
         (FORMAT, at(2, 7), Some("c0ffee"))
     );
-    assert!(
-        manifest
-            .program
-            .starts_with(concat!("tidemill ", env!("CARGO_PKG_VERSION")))
-    );
+    assert!(manifest.program.starts_with(concat!("tidemill ", env!("CARGO_PKG_VERSION"))));
     assert!(manifest.saved_unix_s > 1_600_000_000);
-    assert!(matches!(
-        found.checkpoint.read_shard(1),
-        Err(CheckpointError::NoShard { rank: 1, ranks: 1, .. })
-    ));
+    assert!(matches!(found.checkpoint.read_shard(1), Err(CheckpointError::NoShard { rank: 1, ranks: 1, .. })));
     assert!(found.skipped.is_empty());
 }
 
@@ -101,17 +94,11 @@ fn carries_what_it_is_labelled_with() {
 fn another_config_is_refused_not_skipped() {
     let (_folder, store) = filled(&[at(1, 10)]);
     let (same, other) = (store.clone().for_config("c0ffee"), store.for_config("decaf"));
-    assert!(
-        matches!(same.latest(), Err(CheckpointError::OtherConfig { .. })),
-        "made without one"
-    );
+    assert!(matches!(same.latest(), Err(CheckpointError::OtherConfig { .. })), "made without one");
     save(&same, at(1, 20)).expect("save");
     assert_eq!(latest(&same), at(1, 20));
     let error = other.latest().expect_err("another config");
-    assert!(
-        error.to_string().contains("e0001-b000020 was made with another config"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("e0001-b000020 was made with another config"), "{error}");
 }
 
 #[test]
@@ -147,11 +134,7 @@ fn falls_back_to_the_newest_intact_one() {
         }),
         ("changed digit in the manifest", |store| {
             let text = fs::read_to_string(manifest_of(store, at(1, 30))).expect("read");
-            fs::write(
-                manifest_of(store, at(1, 30)),
-                text.replace("\"batch\": 30", "\"batch\": 31"),
-            )
-            .expect("write");
+            fs::write(manifest_of(store, at(1, 30)), text.replace("\"batch\": 30", "\"batch\": 31")).expect("write");
         }),
         ("another checkpoint's folder", |store| {
             for of in [shard_of, manifest_of] {
@@ -165,11 +148,7 @@ fn falls_back_to_the_newest_intact_one() {
         assert_eq!(latest(&store), at(1, 20), "{name}");
         let skipped = store.latest().expect("fallback").skipped;
         assert_eq!(skipped.len(), 1, "{name}");
-        assert!(
-            skipped[0].to_string().contains("e0001-b000030"),
-            "{name}: {}",
-            skipped[0]
-        );
+        assert!(skipped[0].to_string().contains("e0001-b000030"), "{name}: {}", skipped[0]);
         save(&store, at(1, 30)).expect("save");
         assert_eq!(latest(&store), at(1, 30), "{name}, repaired");
     }
@@ -190,11 +169,7 @@ fn every_byte_counts() {
         for index in (0..bytes.len() - 1).step_by(if bytes.len() > 2000 { 997 } else { 1 }) {
             flip_byte(&path, index);
             // White space between the manifest's fields carries nothing either.
-            assert!(
-                latest(&store) == at(1, 10) || bytes[index].is_ascii_whitespace(),
-                "{} at {index}",
-                path.display()
-            );
+            assert!(latest(&store) == at(1, 10) || bytes[index].is_ascii_whitespace(), "{} at {index}", path.display());
             fs::write(&path, &bytes).expect("restore");
         }
     }
@@ -207,10 +182,7 @@ fn none_intact_names_the_newest_file() {
     flip_byte(&shard_of(&store, at(1, 10)), 9_000);
     flip_byte(&shard_of(&store, at(1, 20)), 9_000);
     let error = store.latest().expect_err("none is intact");
-    assert!(
-        error.to_string().starts_with("none of the 2 checkpoints in "),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("none of the 2 checkpoints in "), "{error}");
     let cause = std::error::Error::source(&error).expect("a cause").to_string();
     assert!(cause.contains("e0001-b000020/rank-0.safetensors is damaged"), "{cause}");
 }
@@ -229,10 +201,7 @@ fn a_newer_format_is_refused_not_skipped() {
     let error = store.latest().expect_err("too new");
     assert!(matches!(error, CheckpointError::NewerFormat { .. }));
     let text = error.to_string();
-    assert!(
-        text.contains("e0001-b000020/manifest.json") && text.contains("tidemill 9.0.0"),
-        "{text}"
-    );
+    assert!(text.contains("e0001-b000020/manifest.json") && text.contains("tidemill 9.0.0"), "{text}");
 }
 
 #[test]
@@ -250,10 +219,7 @@ fn leftovers_are_ignored_and_removed() {
     save(&store, at(1, 20)).expect("save");
     assert_eq!(latest(&store), at(1, 20));
     assert!(!unfinished.exists());
-    assert_eq!(
-        durable::list_folder(&target).expect("list"),
-        ["manifest.json", "rank-0.safetensors"]
-    );
+    assert_eq!(durable::list_folder(&target).expect("list"), ["manifest.json", "rank-0.safetensors"]);
     assert!(store.dir().join("note.txt").exists());
 }
 
@@ -280,18 +246,8 @@ fn latest_of_either(store: &CheckpointStore) -> Position {
     let found = store.latest().expect("an intact checkpoint");
     let position = found.checkpoint.position();
     let archive = found.checkpoint.read_shard(0).expect("shard");
-    assert!(
-        archive == state(position) || archive == second_state(position),
-        "another state"
-    );
-    assert!(
-        found
-            .skipped
-            .iter()
-            .all(|e| matches!(e, CheckpointError::Unfinished { .. })),
-        "{:?}",
-        found.skipped
-    );
+    assert!(archive == state(position) || archive == second_state(position), "another state");
+    assert!(found.skipped.iter().all(|e| matches!(e, CheckpointError::Unfinished { .. })), "{:?}", found.skipped);
     position
 }
 
@@ -340,10 +296,7 @@ fn a_full_disk_leaves_no_half_checkpoint() {
             }
             Err(error) => {
                 assert!(error.to_string().contains("the disk is full"), "{error}");
-                assert!(
-                    store.latest().expect("intact").skipped.is_empty(),
-                    "nothing half-written"
-                );
+                assert!(store.latest().expect("intact").skipped.is_empty(), "nothing half-written");
                 assert!(found == target || found == at(1, 20), "{found}");
             }
         }
@@ -367,10 +320,7 @@ fn shards_of_several_ranks_count_together() {
         assert_eq!(checkpoint.read_shard(rank).expect("shard"), state(at(rank, 20)));
     }
     flip_byte(&checkpoint.folder().join("rank-1.safetensors"), 9_000);
-    assert!(matches!(
-        checkpoint.read_shard(1),
-        Err(CheckpointError::Checksum { .. })
-    ));
+    assert!(matches!(checkpoint.read_shard(1), Err(CheckpointError::Checksum { .. })));
     assert_eq!(latest(&store), at(1, 10));
 }
 
@@ -391,10 +341,7 @@ fn child_saves_until_killed() {
 fn sigkill_at_random_moments_loses_nothing() {
     let (_folder, store) = new_store(2);
     let program = std::env::current_exe().expect("this test");
-    let name = concat!(module_path!(), "::child_saves_until_killed")
-        .split_once("::")
-        .expect("crate")
-        .1;
+    let name = concat!(module_path!(), "::child_saves_until_killed").split_once("::").expect("crate").1;
     let mut reached = 0;
     for round in 0..12u64 {
         let mut child = Command::new(&program)
@@ -408,10 +355,7 @@ fn sigkill_at_random_moments_loses_nothing() {
         child.kill().expect("kill");
         child.wait().expect("wait");
         let found = latest(&store);
-        assert!(
-            found.batch > reached,
-            "round {round}: {found} is not past batch {reached}"
-        );
+        assert!(found.batch > reached, "round {round}: {found} is not past batch {reached}");
         reached = found.batch;
     }
 }

@@ -182,7 +182,8 @@ fn negatives_leave_no_trace() {
         (config.train.lr, config.model.tgn.dropout) = (0.0, 0.0);
         let mut trainer = Trainer::over(config, streams::small()).expect("valid");
         let nodes = trainer.stream.nodes();
-        let negatives: Vec<_> = (0..trainer.split.train.len() as u32).map(|i| tidemill_data::NodeId(i * seed % nodes)).collect();
+        let negatives: Vec<_> =
+            (0..trainer.split.train.len() as u32).map(|i| tidemill_data::NodeId(i * seed % nodes)).collect();
         trainer.passes.train.negatives = crate::pipeline::event::Negatives::Given(negatives.into());
         trainer.train_epoch().expect("trains");
         crate::trainer::state_hash::node_digests(&trainer.pipeline.memory().read_all())
@@ -199,10 +200,12 @@ fn non_finite_loss_keeps_the_state_before() {
     let error = trainer.train_epoch().expect_err("diverges");
     let crate::Error::NonFinite { batch, .. } = error else { panic!("{error}") };
     assert!(batch > 0, "the first batch has finite weights");
-    let left = crate::trainer::state_hash::of(trainer.model.parameters(), trainer.sync.optimizer(), trainer.pipeline.memory());
+    let left =
+        crate::trainer::state_hash::of(trainer.model.parameters(), trainer.sync.optimizer(), trainer.pipeline.memory());
     config.train.max_batches = batch;
     let mut before = Trainer::over(config, streams::small()).expect("valid");
     before.train_epoch().expect("finite up to there");
-    let kept = crate::trainer::state_hash::of(before.model.parameters(), before.sync.optimizer(), before.pipeline.memory());
+    let kept =
+        crate::trainer::state_hash::of(before.model.parameters(), before.sync.optimizer(), before.pipeline.memory());
     assert_eq!(left, kept);
 }

@@ -34,7 +34,8 @@ pub struct Npz(BTreeMap<String, Array>);
 
 impl Npz {
     pub fn open(path: &Path) -> Npz {
-        let mut archive = npyz::npz::NpzArchive::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let mut archive =
+            npyz::npz::NpzArchive::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let names: Vec<String> = archive.array_names().map(str::to_owned).collect();
         let read = |name: String| {
             let array = archive.by_name(&name).expect("readable").expect("listed");

@@ -10,8 +10,8 @@ use super::npz::Npz;
 use crate::config::Config;
 use crate::pipeline::event::{BatchPlan, Negatives};
 use crate::sampler::SameBatch;
-use crate::trainer::Trainer;
 use crate::trainer::TrainedBatch;
+use crate::trainer::Trainer;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -86,7 +86,8 @@ fn references_of_whole_streams() {
 
 fn subfolders(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).filter(|p| p.is_dir()).collect();
+    let mut folders: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("readable").path()).filter(|p| p.is_dir()).collect();
     folders.sort();
     folders
 }
@@ -98,7 +99,8 @@ fn compare_all(folders: &[PathBuf]) {
 
 /// Prints how far apart the two are; true if within the tolerance.
 fn compare(folder: &Path) -> bool {
-    let run: Value = serde_json::from_str(&std::fs::read_to_string(folder.join("run.json")).expect("run.json")).expect("json");
+    let run: Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.join("run.json")).expect("run.json")).expect("json");
     let options = &run["options"];
     let mut trainer = trainer(folder, options);
     let reference = Arc::new(Reference::open(folder, options));
@@ -116,11 +118,19 @@ fn compare(folder: &Path) -> bool {
     eprintln!(
         "{:24} {} batches: loss {:.1e}, logits {:.1e}, rows {:.1e}, gradients {:.1e} ({}), state {:.1e}",
         folder.file_name().expect("a name").to_string_lossy(),
-        worst.batches, worst.loss, worst.logits, worst.rows, worst.gradients, worst.gradient_name, worst.state
+        worst.batches,
+        worst.loss,
+        worst.logits,
+        worst.rows,
+        worst.gradients,
+        worst.gradient_name,
+        worst.state
     );
     let limit = &reference.tolerance;
     assert!(worst.batches == reference.batches() && worst.logits > 0.0, "nothing was compared");
-    worst.loss.max(worst.logits) <= limit.scores && worst.rows.max(worst.state) <= limit.state && worst.gradients <= limit.gradients
+    worst.loss.max(worst.logits) <= limit.scores
+        && worst.rows.max(worst.state) <= limit.state
+        && worst.gradients <= limit.gradients
 }
 
 /// A trainer as the reference was configured, over the same stream, features and negatives.
@@ -133,7 +143,8 @@ fn trainer(folder: &Path, options: &Value) -> Trainer {
     (model.memory_dim, model.time_dim, model.embedding_dim) = (int("memory_dim"), int("time_dim"), int("embed_dim"));
     (model.heads, model.dropout) = (int("heads"), 0.0);
     model.dtype = if options["dtype"] == "f64" { Dtype::F64 } else { Dtype::F32 };
-    model.time_encoder = if options["fixed_time_encoder"] == true { TimeEncoding::Fixed } else { TimeEncoding::Learned };
+    model.time_encoder =
+        if options["fixed_time_encoder"] == true { TimeEncoding::Fixed } else { TimeEncoding::Learned };
     model.message_time = if options["message_time"] == "stored" { MessageTime::Stored } else { MessageTime::Applied };
     config.sampler.neighbors = vec![int("neighbors") as usize];
     config.sampler.same_batch = SameBatch::Visible;
@@ -166,7 +177,11 @@ fn trainer(folder: &Path, options: &Value) -> Trainer {
 fn csv(folder: &Path, name: &str) -> PathBuf {
     let data = std::env::var_os("TIDEMILL_DATA").map(PathBuf::from);
     let here = [Some(folder.to_path_buf()), folder.parent().map(Path::to_path_buf), data];
-    here.into_iter().flatten().map(|folder| folder.join(name)).find(|path| path.exists()).unwrap_or_else(|| panic!("{name} is nowhere"))
+    here.into_iter()
+        .flatten()
+        .map(|folder| folder.join(name))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("{name} is nowhere"))
 }
 
 /// Writes the reference's weights, cut into our column blocks, over the drawn ones.
@@ -183,7 +198,8 @@ fn flat_of(parameters: &Parameters, arrays: &Npz, prefix: &str) -> Tensor {
 
 /// The columns of the reference's matrix that are our parameter `name`, flattened.
 fn piece(arrays: &Npz, prefix: &str, name: &str, value: &Tensor) -> Tensor {
-    let (theirs, ours) = NAMES.iter().find(|(_, ours)| ours.contains(&name)).unwrap_or_else(|| panic!("unmapped {name}"));
+    let (theirs, ours) =
+        NAMES.iter().find(|(_, ours)| ours.contains(&name)).unwrap_or_else(|| panic!("unmapped {name}"));
     let whole = arrays.need(&format!("{prefix}{theirs}")).tensor();
     if ours.len() == 1 {
         return whole.reshape([-1]);
@@ -262,7 +278,10 @@ impl Reference {
             self.check_gradients(batch, worst);
         }
         if std::env::var_os("TIDEMILL_ORACLE_TRACE").is_some() {
-            eprintln!("batch {k}: loss {:.1e}, logits {:.1e}, rows {:.1e}, gradients {:.1e} {}", worst.loss, worst.logits, worst.rows, worst.gradients, worst.gradient_name);
+            eprintln!(
+                "batch {k}: loss {:.1e}, logits {:.1e}, rows {:.1e}, gradients {:.1e} {}",
+                worst.loss, worst.logits, worst.rows, worst.gradients, worst.gradient_name
+            );
         }
         worst.batches += 1;
     }
@@ -339,7 +358,8 @@ impl Reference {
                 continue;
             }
             let mail = state.mails[at];
-            let got = (i64::from(mail.peer.0), i64::from(mail.event.0), seconds(mail.time.0 - origin), seconds(mail.elapsed));
+            let got =
+                (i64::from(mail.peer.0), i64::from(mail.event.0), seconds(mail.time.0 - origin), seconds(mail.elapsed));
             assert_eq!(got, (peer[node], event[node], time[node], dt[node]), "mail of node {node}");
             let (ours, theirs) = (&payload[at * width..(at + 1) * width], &memory[node * width..(node + 1) * width]);
             worst.state = worst.state.max(distance(ours, theirs));
@@ -352,7 +372,10 @@ impl Reference {
 fn distance(ours: &[f64], theirs: &[f64]) -> f64 {
     assert_eq!(ours.len(), theirs.len(), "lengths");
     let largest = theirs.iter().fold(1e-300f64, |most, x| most.max(x.abs()));
-    ours.iter().zip(theirs).map(|(a, b)| if (a - b).is_nan() { f64::INFINITY } else { (a - b).abs() / largest }).fold(0.0, f64::max)
+    ours.iter()
+        .zip(theirs)
+        .map(|(a, b)| if (a - b).is_nan() { f64::INFINITY } else { (a - b).abs() / largest })
+        .fold(0.0, f64::max)
 }
 
 fn values(tensor: &Tensor) -> Vec<f64> {
