@@ -58,7 +58,7 @@ fn killed_and_resumed_is_never_killed() {
         let from = std::fs::read_to_string(place.path("killed/metrics.jsonl")).map_or(0, |text| text.lines().count());
         let mut child = place.command(&command).stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
         word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let batches = 1 + (word >> 33) as usize % (2 * total / kills() as usize).clamp(2, 120);
+        let batches = 1 + (word >> 33) as usize % (total / kills() as usize).clamp(2, 120);
         if !let_it_train(&mut child, &place, from, batches) {
             break;
         }
