@@ -14,12 +14,13 @@
 //! ```
 //!
 //! Reading order: `main` -> [`cli`] -> [`trainer::Trainer::fit`], then [`pipeline`], [`memory`], [`sampler`], [`graph`]; the
-//! models have a crate of their own, one file each. Arrows between modules point down only: cli, config; trainer, eval;
+//! models have a crate of their own, one file each. Arrows between modules point down only: cli, config; bench; trainer, eval;
 //! pipeline; dependency, replay, boundary, gradient; graph, sampler, partition, memory; comms, device, stats, error.
 //!
 //! Letters for shapes: B events in a batch, N rows in a block, E sampled edges, K fanout, R roots, Q mails, H heads,
 //! D_m memory, D_p mail payload, D_e edge feature, D_v node feature, D_t time code, D_emb embedding, P ranks.
 
+pub mod bench;
 pub mod boundary;
 pub mod byte_size;
 pub mod cli;
@@ -34,6 +35,7 @@ pub mod graph;
 pub mod memory;
 pub mod partition;
 pub mod pipeline;
+pub mod queue;
 pub mod replay;
 pub mod sampler;
 pub mod setting;

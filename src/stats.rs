@@ -1,4 +1,4 @@
-//! Timers of the pipeline's stages.
+//! What the stages did with their time: busy, and waiting for what.
 
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -27,28 +27,134 @@ impl Stage {
     }
 }
 
-/// How long each stage was busy.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StageTimes {
-    busy: [Duration; 4],
+/// Why a stage waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// The queue behind it is full.
+    Full,
+    /// The queue before it is empty.
+    Empty,
+    /// A commit that it must see has not happened.
+    Hazard,
 }
 
-impl StageTimes {
-    /// Runs `work` on a stage's account.
-    pub fn time<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
+/// One stretch of work on a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Who worked.
+    pub stage: Stage,
+    /// On which batch of its pass, from 0.
+    pub batch: usize,
+    /// Since the timeline's start.
+    pub start: Duration,
+    /// How long.
+    pub length: Duration,
+}
+
+
+/// Times of all stages. Each worker keeps one of its own; they are merged when it ends.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    origin: Instant,
+    busy: [Duration; 4],
+    stalls: [[Duration; 3]; 4],
+    spans: Option<Vec<Span>>,
+}
+
+impl Default for Timeline {
+    fn default() -> Timeline {
+        Timeline { origin: Instant::now(), busy: Default::default(), stalls: Default::default(), spans: None }
+    }
+}
+
+impl Timeline {
+    /// Keeps every span from now on, for a trace.
+    pub fn keep_spans(&mut self) {
+        self.spans.get_or_insert_default();
+    }
+
+    /// An empty timeline with the same start, for a worker.
+    pub fn twin(&self) -> Timeline {
+        Timeline { origin: self.origin, spans: self.spans.as_ref().map(|_| Vec::new()), ..Timeline::default() }
+    }
+
+    /// Does `work` on a stage's account.
+    pub fn time<T>(&mut self, stage: Stage, batch: usize, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
-        self.add(stage, start.elapsed());
+        self.add(stage, batch, start);
         result
     }
 
-    /// Adds to a stage's account.
-    pub fn add(&mut self, stage: Stage, busy: Duration) {
-        self.busy[stage as usize] += busy;
+    /// A stage was busy on a batch since `start`.
+    pub fn add(&mut self, stage: Stage, batch: usize, start: Instant) {
+        let length = start.elapsed();
+        self.busy[stage as usize] += length;
+        if let Some(spans) = &mut self.spans {
+            spans.push(Span { stage, batch, start: start - self.origin, length });
+        }
+    }
+
+    /// Waits on a stage's account.
+    pub fn wait<T>(&mut self, stage: Stage, stall: Stall, wait: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = wait();
+        self.add_stall(stage, stall, start.elapsed());
+        result
+    }
+
+    /// A stage has waited.
+    pub fn add_stall(&mut self, stage: Stage, stall: Stall, waited: Duration) {
+        self.stalls[stage as usize][stall as usize] += waited;
+    }
+
+    /// Adds a worker's timeline.
+    pub fn merge(&mut self, other: Timeline) {
+        for stage in 0..4 {
+            self.busy[stage] += other.busy[stage];
+            for stall in 0..3 {
+                self.stalls[stage][stall] += other.stalls[stage][stall];
+            }
+        }
+        if let (Some(spans), Some(more)) = (&mut self.spans, other.spans) {
+            spans.extend(more);
+        }
     }
 
     /// Time a stage was busy.
     pub fn busy(&self, stage: Stage) -> Duration {
         self.busy[stage as usize]
+    }
+
+    /// Time a stage waited for one cause.
+    pub fn stall(&self, stage: Stage, stall: Stall) -> Duration {
+        self.stalls[stage as usize][stall as usize]
+    }
+
+    /// Time a stage waited.
+    pub fn waited(&self, stage: Stage) -> Duration {
+        self.stalls[stage as usize].iter().sum()
+    }
+
+    /// The spans kept, in no order.
+    pub fn spans(&self) -> &[Span] {
+        self.spans.as_deref().unwrap_or_default()
+    }
+
+    /// The spans as a Chrome trace (`chrome://tracing`, Perfetto): one row a stage, times in microseconds.
+    pub fn chrome_trace(&self) -> serde_json::Value {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let event = |span: &Span| {
+            serde_json::json!({
+                "ph": "X", "pid": 0, "tid": span.stage as usize, "cat": span.stage.name(),
+                "name": format!("{} {}", span.stage.name(), span.batch), "args": { "batch": span.batch },
+                "ts": micros(span.start), "dur": micros(span.length),
+            })
+        };
+        let name = |stage: Stage| {
+            serde_json::json!({ "ph": "M", "pid": 0, "tid": stage as usize, "name": "thread_name", "args": { "name": stage.name() } })
+        };
+        let names = Stage::ALL.into_iter().map(name);
+        serde_json::json!({ "traceEvents": names.chain(self.spans().iter().map(event)).collect::<Vec<_>>() })
     }
 }

@@ -31,13 +31,13 @@ pub struct AttentionDims {
 
 /// One attention layer; its output is Q = d + D_t wide.
 pub struct Attention {
-    dims: AttentionDims,
-    query: BlockLinear,
+    pub(crate) dims: AttentionDims,
+    pub(crate) query: BlockLinear,
     /// `[Q, d_i]` a block.
-    key: Vec<ParameterId>,
-    value: BlockLinear,
-    out_weight: ParameterId,
-    out_bias: ParameterId,
+    pub(crate) key: Vec<ParameterId>,
+    pub(crate) value: BlockLinear,
+    pub(crate) out_weight: ParameterId,
+    pub(crate) out_bias: ParameterId,
 }
 
 impl Attention {
@@ -95,14 +95,19 @@ impl Attention {
         out.masked_fill_(&neighbors.alone(), 0.0)
     }
 
-    /// Scaled queries by head, `[H, R, Q/H]`.
-    fn queries(&self, p: &Parameters, root: &Tensor, zero_code: &Tensor) -> Tensor {
+    /// Queries, `[R, Q]`.
+    pub(crate) fn unscaled_query(&self, p: &Parameters, root: &Tensor, zero_code: &Tensor) -> Tensor {
         let constant = if self.dims.root_time {
             self.query.bias(p).addmv(self.query.weight(p, 1), zero_code) // [Q]
         } else {
             self.query.bias(p).shallow_clone()
         };
-        let query = constant.addmm(root, &self.query.weight(p, 0).tr()); // [R, Q]
+        constant.addmm(root, &self.query.weight(p, 0).tr())
+    }
+
+    /// Scaled queries by head, `[H, R, Q/H]`.
+    fn queries(&self, p: &Parameters, root: &Tensor, zero_code: &Tensor) -> Tensor {
+        let query = self.unscaled_query(p, root, zero_code);
         let width = query.size()[1] / self.dims.heads;
         (query * (width as f64).powf(-0.5)).view([-1, self.dims.heads, width]).transpose(0, 1)
     }

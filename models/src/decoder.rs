@@ -11,7 +11,7 @@ use crate::parameters::{Declarations, Parameters};
 
 /// The link decoder.
 pub struct Decoder {
-    mlp: Mlp,
+    pub(crate) mlp: Mlp,
 }
 
 impl Decoder {

@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use crate::fused::Trace;
 use crate::time_encoder::Tape;
 
 /// All that one embedding pass reads.
@@ -63,18 +64,20 @@ pub struct LayerInput {
 /// The result of an embedding pass.
 #[derive(Debug)]
 pub struct Embedded {
-    /// `[R, D_emb]` float: embeddings of the top hop's roots, graph attached in training.
+    /// `[R, D_emb]` float: embeddings of the top hop's roots. In training a graph may be attached: [`crate::Model::backward`] knows.
     pub z: Tensor,
     /// `[N, D_m]` float: memory rows with their mail applied, graph attached in training. Endpoints' rows become the memory.
     pub rows: Tensor,
     /// Time codes whose gradient is taken outside of autograd.
     pub(crate) tape: Tape,
+    /// What the backward pass without autograd reads.
+    pub(crate) trace: Option<Trace>,
 }
 
 impl Embedded {
     /// A result whose gradients autograd knows all about.
     pub fn new(z: Tensor, rows: Tensor) -> Embedded {
-        Embedded { z, rows, tape: Tape::default() }
+        Embedded { z, rows, tape: Tape::default(), trace: None }
     }
 }
 

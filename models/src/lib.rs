@@ -20,6 +20,7 @@ mod cosine;
 pub mod decoder;
 pub mod embedding;
 pub mod error;
+mod fused;
 pub mod input;
 pub mod linear;
 pub mod loss;

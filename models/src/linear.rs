@@ -37,6 +37,28 @@ impl BlockLinear {
         &p[self.blocks[i]]
     }
 
+    /// The parameter of block `i`.
+    pub(crate) fn block(&self, i: usize) -> ParameterId {
+        self.blocks[i]
+    }
+
+    /// The bias's parameter.
+    pub(crate) fn bias_id(&self) -> ParameterId {
+        self.bias
+    }
+
+    /// Adds the gradient of block `i`'s weight: `grad^T input`.
+    ///
+    /// * `grad`: `[R, d_out]`, `input`: `[R, d_i]`.
+    pub(crate) fn add_weight_gradient(&self, p: &mut Parameters, i: usize, grad: &Tensor, input: &Tensor) {
+        let _ = p.grad_mut(self.blocks[i]).addmm_(&grad.tr(), input);
+    }
+
+    /// Adds the gradient of the bias: the sum of `grad`'s rows.
+    pub(crate) fn add_bias_gradient(&self, p: &mut Parameters, grad: &Tensor) {
+        let _ = p.grad_mut(self.bias).g_add_(&grad.sum_dim_intlist(0, false, None));
+    }
+
     /// The bias, `[d_out]`.
     pub fn bias<'a>(&self, p: &'a Parameters) -> &'a Tensor {
         &p[self.bias]
@@ -64,8 +86,8 @@ impl BlockLinear {
 pub struct Mlp {
     /// The hidden layer.
     pub hidden: BlockLinear,
-    w2: ParameterId,
-    b2: ParameterId,
+    pub(crate) w2: ParameterId,
+    pub(crate) b2: ParameterId,
 }
 
 impl Mlp {
@@ -86,6 +108,15 @@ impl Mlp {
     /// * returns `[R, d_out]`.
     pub fn forward(&self, p: &Parameters, inputs: &[Option<&Tensor>]) -> Tensor {
         self.output(p, self.hidden.forward(p, inputs))
+    }
+
+    /// Adds the second layer's gradients; returns that at the hidden pre-activation, `[R, d_hidden]`.
+    ///
+    /// * `grad`: `[R, d_out]`; `hidden`: `[R, d_hidden]`, after the relu.
+    pub(crate) fn backward_output(&self, p: &mut Parameters, grad: &Tensor, hidden: &Tensor) -> Tensor {
+        let _ = p.grad_mut(self.w2).addmm_(&grad.tr(), hidden);
+        let _ = p.grad_mut(self.b2).g_add_(&grad.sum_dim_intlist(0, false, None));
+        hidden.threshold_backward(&grad.mm(&p[self.w2]), 0)
     }
 
     /// The second layer on a hidden pre-activation `[R, d_hidden]` that the caller gives up.

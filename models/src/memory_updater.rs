@@ -36,11 +36,11 @@ pub struct MessageDims {
 
 /// A recurrent cell over message blocks.
 pub struct MemoryUpdater {
-    cell: Updater,
-    input: BlockLinear,
-    hidden: BlockLinear,
-    memory_dim: i64,
-    edge: bool,
+    pub(crate) cell: Updater,
+    pub(crate) input: BlockLinear,
+    pub(crate) hidden: BlockLinear,
+    pub(crate) memory_dim: i64,
+    pub(crate) edge: bool,
 }
 
 impl MemoryUpdater {
@@ -92,7 +92,7 @@ impl MemoryUpdater {
     /// What depends on the own row, biases included. It is both hidden state and part of the message, and where a gate only
     /// adds the two (all but a GRU's n) their weights are added first: `[M, D_m]`, or for a GRU `[M, 4 D_m]`, the gates
     /// r, z, then n's share of the message and of the hidden state.
-    fn own_part(&self, p: &Parameters, own: &Tensor) -> Tensor {
+    pub(crate) fn own_part(&self, p: &Parameters, own: &Tensor) -> Tensor {
         let d = self.memory_dim;
         let joined = |input: &Tensor, hidden: &Tensor| match self.cell {
             Updater::Rnn => input + hidden,

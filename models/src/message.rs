@@ -32,6 +32,7 @@ pub enum MessageTime {
 }
 
 /// One message a receiver, in blocks. The own row is added by the updater.
+#[derive(Debug)]
 pub struct Message {
     /// `[M, D_p]`
     pub payload: Tensor,

@@ -218,6 +218,13 @@ impl Parameters {
         }
     }
 
+    /// The gradient view of a parameter, to be added to: it has a gradient from now on.
+    pub(crate) fn grad_mut(&mut self, id: ParameterId) -> Tensor {
+        let entry = &mut self.entries[id.0];
+        entry.took_part = true;
+        entry.grad.shallow_clone()
+    }
+
     /// Differentiates a scalar by some parameters, adds the results to the flat gradient, and returns the gradients at
     /// `leaves`.
     pub fn differentiate(&mut self, scalar: &Tensor, ids: &[ParameterId], leaves: &[&Tensor]) -> Vec<Tensor> {

@@ -191,12 +191,14 @@ pub struct FeatureDims {
 pub struct Tgn {
     config: TgnConfig,
     features: FeatureDims,
-    parameters: Parameters,
-    time: TimeEncoder,
-    node_projection: Option<ParameterId>,
-    updater: MemoryUpdater,
-    layers: Vec<EmbeddingLayer>,
+    pub(crate) parameters: Parameters,
+    pub(crate) time: TimeEncoder,
+    pub(crate) node_projection: Option<ParameterId>,
+    pub(crate) updater: MemoryUpdater,
+    pub(crate) layers: Vec<EmbeddingLayer>,
     decoder: Decoder,
+    /// Whether passes may go without autograd, see [`crate::fused`].
+    fused: bool,
     encoder_ids: Vec<ParameterId>,
     decoder_ids: Vec<ParameterId>,
 }
@@ -227,6 +229,7 @@ impl Tgn {
         let (encoder_ids, decoder_ids) = (d.since(0)[..mark].to_vec(), d.since(mark));
         let parameters = std::mem::take(d).build(kind, device, draw);
         let config = config.clone();
+        let fused = device == Device::Cpu;
         Ok(Tgn {
             config,
             features,
@@ -236,6 +239,7 @@ impl Tgn {
             updater,
             layers,
             decoder,
+            fused,
             encoder_ids,
             decoder_ids,
         })
@@ -244,6 +248,27 @@ impl Tgn {
     /// The configuration it was made with.
     pub fn config(&self) -> &TgnConfig {
         &self.config
+    }
+
+    /// The same model as a composition of tensor operations under autograd, on any device: the reference of the path without.
+    pub fn composed(self) -> Tgn {
+        Tgn { fused: false, ..self }
+    }
+
+    /// Whether the encoder can do this input without autograd.
+    fn is_fused(&self, input: &ModelInput) -> bool {
+        let c = &self.config;
+        let attends = c.embedding == Embedding::Attention && c.updater == Updater::Gru;
+        self.fused && attends && input.mail.segment.is_none()
+    }
+
+    fn embed_fused(&self, input: &ModelInput, mode: Mode) -> Embedded {
+        let keep = mode == Mode::Train;
+        let (z, rows, trace) = no_grad(|| match self.config.dtype {
+            Dtype::F32 => self.forward_fused::<f32>(input, keep),
+            Dtype::F64 => self.forward_fused::<f64>(input, keep),
+        });
+        Embedded { trace, ..Embedded::new(z, rows) }
     }
 
     /// Rows with pending mail applied, `[N, D_m]`.
@@ -262,7 +287,7 @@ impl Tgn {
         input.memory.index_copy(0, &mail.row, &updated)
     }
 
-    fn with_node_features(&self, rows: &Tensor, features: Option<&Tensor>) -> Tensor {
+    pub(crate) fn with_node_features(&self, rows: &Tensor, features: Option<&Tensor>) -> Tensor {
         match (features, self.node_projection) {
             (Some(features), Some(w)) => rows.addmm(features, &self.parameters[w].tr()),
             (Some(features), None) => rows + features,
@@ -281,7 +306,7 @@ impl Tgn {
                 .then(|| Codes { zero: self.time.zero(p), neighbor: self.time.encode(p, &roots.dt, &mut tape) });
             x = layer.forward(p, &x, roots, codes);
         }
-        Embedded { z: x, rows, tape }
+        Embedded { tape, ..Embedded::new(x, rows) }
     }
 }
 
@@ -318,12 +343,20 @@ impl Model for Tgn {
 
     fn embed(&self, input: &ModelInput, mode: Mode) -> Embedded {
         match mode {
+            _ if self.is_fused(input) => self.embed_fused(input, mode),
             Mode::Train => self.forward(input, Tape::recording()),
             Mode::Eval => no_grad(|| self.forward(input, Tape::default())),
         }
     }
 
     fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {
+        if self.fused {
+            let (p, decoder) = (&mut self.parameters, &self.decoder);
+            return no_grad(|| match self.config.dtype {
+                Dtype::F32 => decoder.score::<f32>(p, z, pairs),
+                Dtype::F64 => decoder.score::<f64>(p, z, pairs),
+            });
+        }
         let z = z.detach().set_requires_grad(true);
         let (positive, negative) = self.decoder.forward(&self.parameters, &z, pairs);
         let loss = link_loss(&positive, &negative, pairs.events, pairs.loss);
@@ -336,7 +369,13 @@ impl Model for Tgn {
     }
 
     fn backward(&mut self, embedded: Embedded, grad_z: &Tensor) {
-        let Embedded { z, tape, .. } = embedded;
+        let Embedded { z, tape, trace, .. } = embedded;
+        if let Some(trace) = trace {
+            return no_grad(|| match self.config.dtype {
+                Dtype::F32 => self.backward_fused::<f32>(trace, grad_z),
+                Dtype::F64 => self.backward_fused::<f64>(trace, grad_z),
+            });
+        }
         if z.requires_grad() {
             let product = (z * grad_z).sum(self.config.dtype.kind());
             let leaves: Vec<&Tensor> = tape.leaves().collect();

@@ -134,6 +134,20 @@ impl TimeEncoder {
         }
     }
 
+    /// The parameters `w`, `b` of a learned encoder.
+    pub(crate) fn learned(&self) -> Option<[ParameterId; 2]> {
+        match self.frequencies {
+            Frequencies::Fixed { .. } => None,
+            Frequencies::Learned { w, b } => Some([w, b]),
+        }
+    }
+
+    /// `w`, `b`: `[D_t]` each.
+    pub(crate) fn values<'a>(&'a self, p: &'a Parameters) -> (&'a Tensor, &'a Tensor) {
+        let (w, b, _) = self.frequencies(p);
+        (w, b)
+    }
+
     fn frequencies<'a>(&'a self, p: &'a Parameters) -> (&'a Tensor, &'a Tensor, bool) {
         match &self.frequencies {
             Frequencies::Fixed { w, b } => (w, b, false),

@@ -1,5 +1,6 @@
 //! The command line: one file per command. Results go to standard output, everything else to standard error.
 
+mod bench;
 mod convert;
 mod eval;
 mod generate;
@@ -39,6 +40,7 @@ enum Command {
     Inspect(inspect::Args),
     Convert(convert::Args),
     Generate(generate::Args),
+    Bench(bench::Args),
 }
 
 impl Cli {
@@ -49,7 +51,7 @@ impl Cli {
             Command::Eval(args) => args.quiet,
             Command::Convert(args) => args.quiet,
             Command::Generate(args) => args.quiet,
-            Command::Inspect(_) => false,
+            Command::Inspect(_) | Command::Bench(_) => false,
         }
     }
 
@@ -64,6 +66,7 @@ impl Cli {
             Command::Inspect(args) => inspect::run(&args),
             Command::Convert(args) => convert::run(&args),
             Command::Generate(args) => generate::run(&args),
+            Command::Bench(args) => bench::run(&args),
         }
     }
 }

@@ -68,7 +68,7 @@ fn line(text: &mut String, name: &str, value: &str) {
 }
 
 /// `1234567` as `1,234,567`.
-fn thousands(number: u64) -> String {
+pub(super) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {

@@ -32,6 +32,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "RUN_DIR")]
     pub(super) resume: Option<PathBuf>,
 
+    /// Writes what each stage did when, as a Chrome trace (open it in Perfetto or chrome://tracing)
+    #[arg(long, value_name = "FILE.json")]
+    pub(super) trace: Option<PathBuf>,
+
     /// Prints results and errors only
     #[arg(long)]
     pub(super) quiet: bool,
@@ -63,7 +67,13 @@ pub(super) fn run(args: Args) -> Result<()> {
         Some(folder) => trainer.resume_run(folder, console)?,
         None => trainer.start_run(args.out.as_deref(), &name, console)?,
     }
+    if args.trace.is_some() {
+        trainer.keep_trace();
+    }
     let summary = trainer.fit()?;
+    if let Some(path) = &args.trace {
+        trainer.write_trace(path)?;
+    }
     let folder = trainer.run_folder().expect("the run has a folder");
     print(&table::of(&summary, folder))
 }

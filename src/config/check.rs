@@ -219,6 +219,12 @@ impl Checks<'_> {
 
     fn pipeline(&self) -> Check {
         self.refuse(
+            self.config.pipeline.queue_max == 0,
+            "pipeline.queue_max",
+            "a queue holds at least one batch",
+            "write 1 or more; 16 is usual",
+        )?;
+        self.refuse(
             self.config.pipeline.staleness > 0,
             "pipeline.staleness",
             "batches that run ahead of the commits come with a later release; this one is exact",
@@ -260,7 +266,6 @@ const LATER: &[(&str, &str)] = &[
     ("replay", "replay of other ranks' events"),
     ("gradient", "exchanging gradients between ranks"),
     ("comm", "communication between ranks"),
-    ("pipeline.queue_min", "queues between stages"),
-    ("pipeline.queue_max", "queues between stages"),
-    ("pipeline.adapt_every_s", "queues between stages"),
+    ("pipeline.queue_min", "queues that size themselves"),
+    ("pipeline.adapt_every_s", "queues that size themselves"),
 ];

@@ -27,21 +27,28 @@ pub fn set_threads(configured: usize, intra_op: usize) -> usize {
     total
 }
 
-/// Starts the program anew with `OMP_WAIT_POLICY=PASSIVE`, unless the variable is set.
+/// What libraries read from the environment when they are loaded: how OpenMP's idle threads wait, and above which size freed
+/// memory goes back to the kernel, which would have to clear it again for the next batch.
+const SETTINGS: [(&str, &str); 2] = [
+    ("OMP_WAIT_POLICY", "PASSIVE"),
+    ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824"),
+];
+
+/// Starts the program anew with those of [`SETTINGS`] that are not set.
 ///
-/// OpenMP's idle threads spin by default and take the cores that other stages need. The variable is read when the
-/// library is loaded, which is before `main`, so it can only be set for a program that starts after. Returns where nothing
+/// OpenMP's idle threads spin by default and take the cores that other stages need. The variables are read when the
+/// libraries are loaded, which is before `main`, so they can only be set for a program that starts after. Returns where nothing
 /// had to be done, or where the start failed: then the run is slower, not wrong.
 pub fn passive_wait() {
-    if std::env::var_os("OMP_WAIT_POLICY").is_some() || std::env::var_os(GUARD).is_some() {
+    let mut missing = SETTINGS.iter().filter(|(name, _)| std::env::var_os(name).is_none()).peekable();
+    if missing.peek().is_none() || std::env::var_os(GUARD).is_some() {
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| program.clone().into_os_string());
-    let error =
-        Command::new(program).arg0(name).args(arguments).env("OMP_WAIT_POLICY", "PASSIVE").env(GUARD, "1").exec();
-    tracing::warn!("idle threads will spin: the program could not be started anew ({error})");
+    let error = Command::new(program).arg0(name).args(arguments).envs(missing.copied()).env(GUARD, "1").exec();
+    tracing::warn!("the program runs slower: it could not be started anew with its settings ({error})");
 }
 
 #[cfg(test)]

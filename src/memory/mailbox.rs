@@ -136,8 +136,10 @@ impl Mailbox {
 
 /// A matrix with `more` rows of zeros below.
 fn lengthened(table: &Tensor, more: usize) -> Tensor {
-    let zeros = Tensor::zeros([more as i64, table.size()[1]], (table.kind(), table.device()));
-    Tensor::cat(&[table, &zeros], 0)
+    let rows = table.size()[0];
+    let grown = Tensor::zeros([rows + more as i64, table.size()[1]], (table.kind(), table.device()));
+    grown.narrow(0, 0, rows).copy_(table);
+    grown
 }
 
 const NO_MAIL: Mail = Mail { peer: NodeId(0), event: EventId(0), time: Timestamp(0), elapsed: 0 };

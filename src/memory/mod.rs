@@ -185,6 +185,19 @@ impl NodeMemory {
         self.read(&self.all_nodes())
     }
 
+    /// Copies the whole state of all nodes, a few at a time and in order: what a large state is hashed and stored by.
+    pub fn parts(&self) -> impl Iterator<Item = NodeState> + '_ {
+        self.nodes_of_parts().map(|nodes| self.read(&nodes))
+    }
+
+    /// The nodes of each of [`NodeMemory::parts`].
+    pub fn nodes_of_parts(&self) -> impl Iterator<Item = Vec<NodeId>> + use<> {
+        let nodes = self.shape.nodes;
+        (0..nodes)
+            .step_by(PART)
+            .map(move |first| (first..(first + PART).min(nodes)).map(|n| NodeId(n as u32)).collect())
+    }
+
     /// Replaces the whole state of all nodes; nothing is left to roll back to.
     pub fn restore(&mut self, state: &NodeState) {
         self.reset();
@@ -212,6 +225,9 @@ impl NodeMemory {
         }
     }
 }
+
+/// Nodes of one of [`NodeMemory::parts`].
+const PART: usize = 1 << 15;
 
 /// A mail of an event before it is stored.
 pub fn unsent(peer: NodeId, event: EventId, time: Timestamp) -> Mail {

@@ -3,7 +3,7 @@
 //! Integers only. A plan is a pure function of the pass, the epoch and the batch number, so it may be made ahead of time,
 //! on any thread and on any rank.
 
-use crate::graph::Endpoint;
+use crate::graph::{Endpoint, Tcsr};
 use crate::memory::{Mail, unsent};
 use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
 use std::ops::Range;
@@ -109,22 +109,23 @@ pub struct CommitPlan {
 pub struct EventStage {
     stream: EventStream,
     scratch: SampleScratch,
+    roots: Vec<Root>,
     slot_of_row: Vec<u32>,
 }
 
 impl EventStage {
     /// A stage over a stream.
     pub fn new(stream: EventStream) -> EventStage {
-        EventStage { scratch: SampleScratch::default(), stream, slot_of_row: Vec::new() }
+        EventStage { scratch: SampleScratch::default(), stream, roots: Vec::new(), slot_of_row: Vec::new() }
     }
 
     /// Plans batch `batch` of a pass.
     pub fn plan(&mut self, pass: &Pass, batch: usize) -> BatchPlan {
         let events: Vec<EventId> = pass.events[pass.span(batch)].to_vec();
         let negatives = negatives_of(&self.stream, pass, batch, &events);
-        let roots = logical_roots(&self.stream, pass, &events, &negatives);
+        logical_roots(&self.stream, pass.sampler.graph(), &events, &negatives, &mut self.roots);
         let words = |purpose| Key::new(pass.seed, purpose).narrow([pass.epoch, batch as u32, 0, 0]);
-        let sample = pass.sampler.sample(&roots, events[0], words(Purpose::Neighbor), &mut self.scratch);
+        let sample = pass.sampler.sample(&self.roots, events[0], words(Purpose::Neighbor), &mut self.scratch);
         let keep = dropout_masks(&self.stream, pass, &sample, words(Purpose::Dropout));
         let hash = sample_hash(pass, &events, &sample);
         let commit = self.plan_commit(pass.mails_kept, &events, &sample);
@@ -191,22 +192,31 @@ fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[Event
     }
 }
 
-/// Sources, destinations, then negatives, each at its event's time.
-fn logical_roots(stream: &EventStream, pass: &Pass, events: &[EventId], negatives: &[NodeId]) -> Vec<Root> {
-    let graph = pass.sampler.graph();
-    let end = |endpoint: Endpoint| {
-        events.iter().map(move |&event| {
+/// A batch's logical roots, into a buffer at hand: sources, destinations, then negatives, each at its event's time.
+///
+/// * `negatives`: `[B * n]`, event after event.
+pub fn logical_roots(
+    stream: &EventStream,
+    graph: &Tcsr,
+    events: &[EventId],
+    negatives: &[NodeId],
+    roots: &mut Vec<Root>,
+) {
+    roots.clear();
+    for endpoint in [Endpoint::Source, Endpoint::Destination] {
+        roots.extend(events.iter().map(|&event| {
             let node = match endpoint {
                 Endpoint::Source => stream.source(event),
                 Endpoint::Destination => stream.destination(event),
             };
             Root { node, time: stream.time(event), before: Some(graph.offset(event, endpoint)) }
-        })
-    };
-    let per_event = pass.negatives_per_event as usize;
-    let negative = |(i, &node): (usize, &NodeId)| Root { node, time: stream.time(events[i / per_event]), before: None };
-    let negatives = negatives.iter().enumerate().map(negative);
-    end(Endpoint::Source).chain(end(Endpoint::Destination)).chain(negatives).collect()
+        }));
+    }
+    let per_event = (negatives.len() / events.len().max(1)).max(1);
+    for (&event, negatives) in events.iter().zip(negatives.chunks_exact(per_event)) {
+        let time = stream.time(event);
+        roots.extend(negatives.iter().map(|&node| Root { node, time, before: None }));
+    }
 }
 
 /// Fingerprint of a training batch's samples; evaluation has none.

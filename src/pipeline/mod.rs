@@ -3,77 +3,141 @@
 //!
 //! The trainer's loop *is* the gradient stage: it takes ready batches from here and gives back two commits, of the state
 //! once the forward pass is done and of the parameters once the optimizer has stepped. Training and evaluation take the same
-//! way. Stages run inline, one batch at a time: nothing here depends on that, a stage's output is owned and can be queued.
+//! way. The stages before it run inline (`pipeline.serial`) or on workers that run ahead over bounded queues; a batch's state
+//! is read only once the commit before it has happened, so both give the same bits.
 
 mod config;
 pub mod event;
+pub mod frontier;
 pub mod state;
 pub mod sync;
+pub mod workers;
 
 pub use config::PipelineConfig;
 
 use crate::memory::NodeMemory;
-use crate::stats::{Stage, StageTimes};
-use event::{EventStage, Pass};
-use state::{ReadyBatch, StateStage};
+use crate::stats::{Stage, Timeline};
+use event::Pass;
+use state::{ReadyBatch, StateWriter};
 use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
 use tidemill_models::input::Embedded;
 use tidemill_models::model::Model;
+use workers::{Ahead, Stages, Workers};
 
 /// The stages before and after the model.
 pub struct Pipeline {
-    event: EventStage,
-    state: StateStage,
-    pass: Option<(Pass, Range<usize>)>,
-    times: StageTimes,
+    config: PipelineConfig,
+    memory: Arc<Mutex<NodeMemory>>,
+    writer: StateWriter,
+    running: Running,
+    timeline: Timeline,
+}
+
+/// Who has the stages.
+enum Running {
+    Inline(Stages, Option<(Pass, Range<usize>)>),
+    Ahead(Workers),
+    /// Between two of the others.
+    Moving,
 }
 
 impl Pipeline {
     /// A pipeline without a pass.
-    pub fn new(event: EventStage, state: StateStage) -> Pipeline {
-        Pipeline { event, state, pass: None, times: StageTimes::default() }
+    pub fn new(config: &PipelineConfig, stages: Stages, writer: StateWriter, memory: NodeMemory) -> Pipeline {
+        Pipeline {
+            config: config.clone(),
+            memory: Arc::new(Mutex::new(memory)),
+            writer,
+            running: Running::Inline(stages, None),
+            timeline: Timeline::default(),
+        }
     }
 
-    /// Starts a pass, at any batch of it.
+    /// Starts a pass, at any batch of it; one that still runs is ended.
     pub fn start(&mut self, pass: Pass, batches: Range<usize>) {
-        self.pass = Some((pass, batches));
+        let stages = self.take_stages();
+        self.running = if self.config.serial {
+            Running::Inline(stages, Some((pass, batches)))
+        } else {
+            let ahead = Ahead { plans: self.config.queue_max, staleness: self.config.staleness as usize };
+            Running::Ahead(Workers::start(stages, self.memory.clone(), pass, batches, ahead, &self.timeline))
+        };
     }
 
     /// The next batch of the pass, planned, sampled and with its state read; `None` at the end.
+    ///
+    /// # Panics
+    /// With the panic of a stage's worker, if it had one.
     pub fn next_batch(&mut self) -> Option<ReadyBatch> {
-        let (pass, batches) = self.pass.as_mut()?;
-        let batch = batches.next()?;
-        let plan = self.times.time(Stage::Event, || self.event.plan(pass, batch));
-        Some(self.times.time(Stage::State, || self.state.read(plan)))
+        let next = match &mut self.running {
+            Running::Inline(stages, Some((pass, batches))) => {
+                let batch = batches.next()?;
+                let times = &mut self.timeline;
+                let plan = times.time(Stage::Event, batch, || stages.event.plan(pass, batch));
+                let memory = lock(&self.memory);
+                Some(times.time(Stage::State, batch, || stages.reader.read(stages.reader.prepare(plan), &memory)))
+            }
+            Running::Ahead(workers) => workers.next_batch(),
+            _ => None,
+        };
+        if next.is_none() {
+            self.stop();
+        }
+        next
+    }
+
+    /// Ends the pass, wherever it is.
+    pub fn stop(&mut self) {
+        self.running = Running::Inline(self.take_stages(), None);
     }
 
     /// The state commit: the batch's endpoints get their new rows, their mail is cleared, the batch's mails are stored.
     pub fn commit_state(&mut self, batch: &ReadyBatch, embedded: &Embedded, model: &dyn Model) {
-        self.times.time(Stage::State, || self.state.commit(&batch.plan, embedded, model));
+        self.writer.commit(&mut lock(&self.memory), &batch.plan, embedded, model);
+        if let Running::Ahead(workers) = &self.running {
+            workers.committed();
+        }
     }
 
     /// The parameter commit: the batch can no longer be taken back.
     pub fn commit_parameters(&mut self) {
-        self.state.memory_mut().settle();
+        self.memory().settle();
     }
 
-    /// Takes back the state commits that no parameter commit followed.
+    /// Takes back the state commits that no parameter commit followed, and ends the pass.
     pub fn roll_back(&mut self) {
-        self.state.memory_mut().roll_back();
+        self.stop();
+        self.memory().roll_back();
     }
 
-    /// The node memory.
-    pub fn memory(&self) -> &NodeMemory {
-        self.state.memory()
+    /// The node memory; the stages do not write it, and wait while this is held.
+    pub fn memory(&self) -> MutexGuard<'_, NodeMemory> {
+        lock(&self.memory)
     }
 
-    /// The node memory between passes: to reset or to restore.
-    pub fn memory_mut(&mut self) -> &mut NodeMemory {
-        self.state.memory_mut()
+    /// The stages' times.
+    pub fn timeline(&mut self) -> &mut Timeline {
+        &mut self.timeline
     }
 
-    /// The stages' timers.
-    pub fn times(&mut self) -> &mut StageTimes {
-        &mut self.times
+    fn take_stages(&mut self) -> Stages {
+        match std::mem::replace(&mut self.running, Running::Moving) {
+            Running::Inline(stages, _) => stages,
+            Running::Ahead(workers) => workers.join(&mut self.timeline),
+            Running::Moving => unreachable!("a worker's panic ended the pipeline"),
+        }
     }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        if let Running::Ahead(workers) = std::mem::replace(&mut self.running, Running::Moving) {
+            workers.end();
+        }
+    }
+}
+
+fn lock(memory: &Mutex<NodeMemory>) -> MutexGuard<'_, NodeMemory> {
+    memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner) // a reader's panic leaves the state as it was
 }

@@ -1,17 +1,17 @@
 //! Stage 2, state: reads what a batch needs and turns its integers into tensors on the device.
 //!
-//! The only place where integers become tensors, and the only writer of the node memory: the state commit of a batch, called
-//! after its forward pass, and whatever undoes it.
+//! The only place where integers become tensors. Reading has two parts: what does not depend on the state (features, indices,
+//! times, masks) is prepared at once, the rows and their mail are read when the commit before has happened. The only writer
+//! of the node memory is the state commit, [`StateWriter::commit`], called after a batch's forward pass.
 
 use super::event::BatchPlan;
-use crate::memory::{NodeMemory, StateCommit};
+use crate::memory::{NodeMemory, StateCommit, StateShape};
 use crate::sampler::Hop;
 use rayon::prelude::*;
 use tch::{Kind, Tensor};
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::stream::EventStream;
-use tidemill_models::input::Embedded;
-use tidemill_models::input::{LayerInput, LossReduction, MailInput, ModelInput, PairInput};
+use tidemill_models::input::{Embedded, LayerInput, LossReduction, MailInput, ModelInput, PairInput};
 use tidemill_models::model::{Model, Payload};
 
 /// A batch whose state was read: all that the gradient stage needs.
@@ -24,73 +24,59 @@ pub struct ReadyBatch {
     pub pairs: PairInput,
 }
 
-/// Reads and writes the node memory for batches in order.
-pub struct StateStage {
+/// A batch as far as it can be made without a look at the state.
+pub struct PreparedBatch {
+    plan: BatchPlan,
+    /// `[N]` i64: the nodes read.
+    nodes: Tensor,
+    /// All but what depends on times of last update.
+    layers: Vec<LayerInput>,
+    pairs: PairInput,
+}
+
+/// Reads the state for batches.
+pub struct StateReader {
     stream: EventStream,
-    memory: NodeMemory,
+    shape: StateShape,
     root_time: bool,
-    payload: Payload,
     loss: LossReduction,
     node_features: Option<Tensor>,
 }
 
-impl StateStage {
-    /// A stage over a stream and its memory, reading what `model` wants.
-    pub fn new(stream: EventStream, memory: NodeMemory, model: &dyn Model, loss: LossReduction) -> StateStage {
-        let spec = model.spec();
-        let node_features = node_feature_table(&stream, &memory);
-        StateStage { stream, memory, root_time: spec.root_time, payload: spec.payload, loss, node_features }
+impl StateReader {
+    /// A reader of states of this shape, for `model`.
+    pub fn new(stream: EventStream, shape: StateShape, model: &dyn Model, loss: LossReduction) -> StateReader {
+        let node_features = node_feature_table(&stream, shape);
+        StateReader { stream, shape, root_time: model.spec().root_time, loss, node_features }
     }
 
-    /// The node memory.
-    pub fn memory(&self) -> &NodeMemory {
-        &self.memory
-    }
-
-    /// The node memory, to reset, restore, settle or roll back between batches.
-    pub fn memory_mut(&mut self) -> &mut NodeMemory {
-        &mut self.memory
-    }
-
-    /// Reads a planned batch's rows, mail and features.
-    pub fn read(&self, plan: BatchPlan) -> ReadyBatch {
-        let sample = &plan.sample;
-        let nodes = self.index(sample.rows.iter().map(|n| i64::from(n.0)));
-        let hops = sample.hops.iter().zip(&plan.keep).rev();
-        let input = ModelInput {
-            memory: self.memory.rows(&nodes),
-            node_features: self.node_features.as_ref().map(|table| table.index_select(0, &nodes)),
-            mail: self.mail(&sample.rows),
-            layers: hops.map(|(hop, keep)| self.layer(hop, keep.as_deref())).collect(),
-        };
+    /// Everything of a batch that does not depend on the state.
+    pub fn prepare(&self, plan: BatchPlan) -> PreparedBatch {
+        let nodes = self.index(plan.sample.rows.iter().map(|n| i64::from(n.0)));
+        let hops = plan.sample.hops.iter().zip(&plan.keep).rev();
+        let layers = hops.map(|(hop, keep)| self.layer(hop, keep.as_deref())).collect();
         let pairs = self.pairs(&plan);
+        PreparedBatch { plan, nodes, layers, pairs }
+    }
+
+    /// Reads a prepared batch's rows and mail.
+    pub fn read(&self, prepared: PreparedBatch, memory: &NodeMemory) -> ReadyBatch {
+        let PreparedBatch { plan, nodes, mut layers, pairs } = prepared;
+        for (layer, hop) in layers.iter_mut().rev().zip(&plan.sample.hops) {
+            self.date(layer, hop, memory);
+        }
+        let input = ModelInput {
+            memory: memory.rows(&nodes),
+            node_features: self.node_features.as_ref().map(|table| table.index_select(0, &nodes)),
+            mail: self.mail(&plan.sample.rows, memory),
+            layers,
+        };
         ReadyBatch { plan, input, pairs }
     }
 
-    /// The state commit of a batch: step 3 and 4 of a TGN step.
-    pub fn commit(&mut self, plan: &BatchPlan, embedded: &Embedded, model: &dyn Model) {
-        let commit = &plan.commit;
-        let rows = embedded.rows.detach();
-        let committed = rows.index_select(0, &self.index(commit.rows.iter().map(|&r| i64::from(r))));
-        let payload = match self.payload {
-            Payload::MemoryRow => rows.index_select(0, &self.index(commit.payload_rows.iter().map(|&r| i64::from(r)))),
-            Payload::Embedding => unreachable!("a model whose mails carry embeddings is refused at start"),
-        };
-        let code_dim = self.memory.shape().code_dim;
-        let stream = &self.stream;
-        let shape = self.memory.shape();
-        let encode = |elapsed: &[i64]| {
-            code_dim?;
-            let seconds = elapsed.iter().map(|&ticks| stream.meta().tick.seconds(ticks));
-            Some(model.encode_mail_time(&floats(seconds, shape.kind).to_device(shape.device)))
-        };
-        let write = StateCommit { nodes: &commit.nodes, rows: &committed, mails: &commit.mails, payload: &payload };
-        self.memory.commit(&write, encode);
-    }
-
     /// Pending mail of the rows read.
-    fn mail(&self, rows: &[NodeId]) -> MailInput {
-        let mailbox = self.memory.mailbox();
+    fn mail(&self, rows: &[NodeId], memory: &NodeMemory) -> MailInput {
+        let mailbox = memory.mailbox();
         let (mut row, mut segment, mut pool, mut events, mut elapsed) = (vec![], vec![], vec![], vec![], vec![]);
         for (at, &node) in rows.iter().enumerate() {
             let mails = mailbox.rows_of(node);
@@ -117,30 +103,42 @@ impl StateStage {
         }
     }
 
-    /// One hop's block as a layer's input.
+    /// One hop's block as a layer's input, its times counted from the roots' own.
     fn layer(&self, hop: &Hop, keep: Option<&[bool]>) -> LayerInput {
         let (r, k) = (hop.roots.len() as i64, hop.fanout as i64);
-        let tick = self.stream.meta().tick;
-        let mut dt = vec![0.0; hop.neighbor.len()];
         let mut valid = vec![false; hop.neighbor.len()];
-        for (i, root) in hop.roots.iter().enumerate() {
-            for slot in i * hop.fanout..i * hop.fanout + usize::from(hop.count[i]) {
-                let from = if self.root_time { root.time } else { self.memory.next_update(hop.neighbor[slot]) };
-                dt[slot] = tick.seconds(from.0 - hop.time[slot].0);
-                valid[slot] = true;
-            }
-        }
-        let root_dt = hop.roots.iter().map(|root| tick.seconds(root.time.0 - self.memory.next_update(root.node).0));
+        (0..hop.roots.len()).flat_map(|i| hop.slots(i)).for_each(|slot| valid[slot] = true);
         let heads = keep.map_or(0, |keep| keep.len() as i64 / (r * k).max(1));
         LayerInput {
             root: self.index(hop.below_root.iter().map(|&i| i64::from(i))),
             neighbor: self.index(hop.below_neighbor.iter().map(|&i| i64::from(i))).view([r, k]),
-            valid: Tensor::from_slice(&valid).view([r, k]).to_device(self.memory.shape().device),
-            dt: self.floats(dt.into_iter()).view([r, k]),
-            root_dt: self.floats(root_dt),
+            valid: Tensor::from_slice(&valid).view([r, k]).to_device(self.shape.device),
+            dt: self.elapsed(hop, |root, _| hop.roots[root].time.0),
+            root_dt: Tensor::zeros([r], (self.shape.kind, self.shape.device)),
             edge_features: self.edge_features(&hop.event, &[r, k]),
             keep: keep.map(|keep| self.floats(keep.iter().map(|&kept| f64::from(u8::from(kept)))).view([r, heads, k])),
         }
+    }
+
+    /// Times that depend on when nodes were last updated.
+    fn date(&self, layer: &mut LayerInput, hop: &Hop, memory: &NodeMemory) {
+        let tick = self.stream.meta().tick;
+        let since = hop.roots.iter().map(|root| tick.seconds(root.time.0 - memory.next_update(root.node).0));
+        layer.root_dt = self.floats(since);
+        if !self.root_time {
+            layer.dt = self.elapsed(hop, |_, slot| memory.next_update(hop.neighbor[slot]).0);
+        }
+    }
+
+    /// `[R, K]` seconds from each sampled edge to the ticks that `until` gives for (root, slot); 0 where absent.
+    fn elapsed(&self, hop: &Hop, until: impl Fn(usize, usize) -> i64) -> Tensor {
+        let mut dt = vec![0.0; hop.neighbor.len()];
+        for root in 0..hop.roots.len() {
+            for slot in hop.slots(root) {
+                dt[slot] = self.stream.meta().tick.seconds(until(root, slot) - hop.time[slot].0);
+            }
+        }
+        self.floats(dt.into_iter()).view([hop.roots.len() as i64, hop.fanout as i64])
     }
 
     /// Roots are laid out as sources, destinations, negatives.
@@ -172,16 +170,50 @@ impl StateStage {
         out.par_chunks_mut(ROWS * dim)
             .zip(events.par_chunks(ROWS))
             .for_each(|(out, events)| stream.gather_features(events, out));
-        let shape = self.memory.shape();
-        Some(host.to_device(shape.device).to_kind(shape.kind))
+        Some(host.to_device(self.shape.device).to_kind(self.shape.kind))
     }
 
     fn index(&self, ids: impl Iterator<Item = i64>) -> Tensor {
-        Tensor::from_slice(&ids.collect::<Vec<_>>()).to_device(self.memory.shape().device)
+        Tensor::from_slice(&ids.collect::<Vec<_>>()).to_device(self.shape.device)
     }
 
     fn floats(&self, values: impl Iterator<Item = f64>) -> Tensor {
-        floats(values, self.memory.shape().kind).to_device(self.memory.shape().device)
+        floats(values, self.shape.kind).to_device(self.shape.device)
+    }
+}
+
+/// Writes batches' new rows and mails.
+pub struct StateWriter {
+    stream: EventStream,
+    payload: Payload,
+}
+
+impl StateWriter {
+    /// A writer for `model`.
+    pub fn new(stream: EventStream, model: &dyn Model) -> StateWriter {
+        StateWriter { stream, payload: model.spec().payload }
+    }
+
+    /// The state commit of a batch: steps 3 and 4 of a TGN step.
+    pub fn commit(&self, memory: &mut NodeMemory, plan: &BatchPlan, embedded: &Embedded, model: &dyn Model) {
+        let shape = memory.shape();
+        let index = |rows: &[u32]| {
+            let rows: Vec<i64> = rows.iter().map(|&row| i64::from(row)).collect();
+            Tensor::from_slice(&rows).to_device(shape.device)
+        };
+        let rows = embedded.rows.detach();
+        let committed = rows.index_select(0, &index(&plan.commit.rows));
+        let payload = match self.payload {
+            Payload::MemoryRow => rows.index_select(0, &index(&plan.commit.payload_rows)),
+            Payload::Embedding => unreachable!("a model whose mails carry embeddings is refused at start"),
+        };
+        let encode = |elapsed: &[i64]| {
+            shape.code_dim?;
+            let seconds = elapsed.iter().map(|&ticks| self.stream.meta().tick.seconds(ticks));
+            Some(model.encode_mail_time(&floats(seconds, shape.kind).to_device(shape.device)))
+        };
+        let (nodes, mails) = (&plan.commit.nodes, &plan.commit.mails);
+        memory.commit(&StateCommit { nodes, rows: &committed, mails, payload: &payload }, encode);
     }
 }
 
@@ -194,12 +226,10 @@ fn floats(values: impl Iterator<Item = f64>, kind: Kind) -> Tensor {
 }
 
 /// All nodes' features, `[N, D_v]`, if the stream has any.
-fn node_feature_table(stream: &EventStream, memory: &NodeMemory) -> Option<Tensor> {
+fn node_feature_table(stream: &EventStream, shape: StateShape) -> Option<Tensor> {
     let dim = stream.node_feature_dim() as i64;
-    let shape = memory.shape();
     (dim > 0).then(|| {
-        let rows: Vec<f32> =
-            (0..stream.nodes()).flat_map(|n| stream.node_features(NodeId(n)).iter().copied()).collect();
+        let rows: Vec<f32> = (0..stream.nodes()).flat_map(|n| stream.node_features(NodeId(n)).iter().copied()).collect();
         Tensor::from_slice(&rows).view([i64::from(stream.nodes()), dim]).to_device(shape.device).to_kind(shape.kind)
     })
 }

@@ -82,6 +82,23 @@ pub struct Sample {
     pub rows: Vec<NodeId>,
 }
 
+impl Sample {
+    /// Bytes read and written to make it: one entry of the graph a sampled edge, and all of its own columns.
+    pub fn bytes_touched(&self) -> usize {
+        let hop = |hop: &Hop| {
+            hop.edges() * size_of::<Entry>()
+                + size_of_val(&hop.roots[..])
+                + size_of_val(&hop.count[..])
+                + size_of_val(&hop.neighbor[..])
+                + size_of_val(&hop.event[..])
+                + size_of_val(&hop.time[..])
+                + size_of_val(&hop.below_root[..])
+                + size_of_val(&hop.below_neighbor[..])
+        };
+        self.hops.iter().map(hop).sum::<usize>() + size_of_val(&self.root_of[..]) + size_of_val(&self.rows[..])
+    }
+}
+
 /// The slots of one root. Until they are filled, the event column carries the strategy's choice: places in the row.
 pub(super) struct Slots<'a> {
     pub(super) neighbor: &'a mut [NodeId],

@@ -3,13 +3,20 @@
 //! Invariants: values come back with the same bits, NaN payloads included; equal archives make equal files. The JSON
 //! document rides in the file's `__metadata__` under the key `meta`, so other safetensors readers see the arrays as usual.
 //!
-//! Absent: tensors. Arrays are plain vectors in host memory; whoever owns a tensor copies it in and out.
+//! An array's values are on the heap or in a mapped file, and nobody can tell which: a state too large to be held twice goes
+//! to a checkpoint and comes back from one without a copy on the heap.
+//!
+//! Absent: tensors. Whoever owns a tensor copies it in and out.
 
 use bytemuck::Pod;
+use memmap2::Mmap;
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo, TensorView};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
+use std::marker::PhantomData;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 use thiserror::Error;
 
 #[cfg(target_endian = "big")]
@@ -60,23 +67,62 @@ pub enum ArchiveError {
     },
 }
 
+/// Values on the heap, or in a mapped file that stays as it is.
+#[derive(Clone, Debug)]
+pub struct Values<T>(Place<T>);
+
+#[derive(Clone, Debug)]
+enum Place<T> {
+    Heap(Vec<T>),
+    /// Aligned and of a whole number of values.
+    File(Arc<Mmap>, Range<usize>, PhantomData<T>),
+}
+
+impl<T: Pod> Values<T> {
+    /// The values in a part of a mapped file; copied if they do not lie as `T` must.
+    fn mapped(map: &Arc<Mmap>, bytes: Range<usize>) -> Values<T> {
+        match bytemuck::try_cast_slice::<u8, T>(&map[bytes.clone()]) {
+            Ok(_) => Values(Place::File(map.clone(), bytes, PhantomData)),
+            Err(_) => Values(Place::Heap(copy_values(&map[bytes]))),
+        }
+    }
+
+    fn into_vec(self) -> Vec<T> {
+        match self.0 {
+            Place::Heap(values) => values,
+            Place::File(..) => self.to_vec(),
+        }
+    }
+}
+
+impl<T: Pod> Deref for Values<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Place::Heap(values) => values,
+            Place::File(map, bytes, _) => bytemuck::cast_slice(&map[bytes.clone()]),
+        }
+    }
+}
+
 macro_rules! elements {
     ($($variant:ident($type:ty)),*) => {
         /// The values of an array, row-major.
         #[derive(Clone, Debug)]
         pub enum ArrayData {
-            $(#[doc = concat!("`", stringify!($type), "` values.")] $variant(Vec<$type>)),*
+            $(#[doc = concat!("`", stringify!($type), "` values.")] $variant(Values<$type>)),*
         }
 
         $(impl Element for $type {
             const DTYPE: Dtype = Dtype::$variant;
 
             fn wrap(values: Vec<Self>) -> ArrayData {
-                ArrayData::$variant(values)
+                ArrayData::$variant(Values(Place::Heap(values)))
             }
 
             fn unwrap(data: ArrayData) -> Option<Vec<Self>> {
-                if let ArrayData::$variant(values) = data { Some(values) } else { None }
+                if let ArrayData::$variant(values) = data { Some(values.into_vec()) } else { None }
             }
 
             fn view(data: &ArrayData) -> Option<&[Self]> {
@@ -101,7 +147,14 @@ macro_rules! elements {
 
             fn from_bytes(dtype: Dtype, bytes: &[u8]) -> Option<ArrayData> {
                 match dtype {
-                    $(Dtype::$variant => Some(ArrayData::$variant(copy_values(bytes))),)*
+                    $(Dtype::$variant => Some(ArrayData::$variant(Values(Place::Heap(copy_values(bytes))))),)*
+                    _ => None,
+                }
+            }
+
+            fn mapped(dtype: Dtype, map: &Arc<Mmap>, bytes: Range<usize>) -> Option<ArrayData> {
+                match dtype {
+                    $(Dtype::$variant => Some(ArrayData::$variant(Values::mapped(map, bytes))),)*
                     _ => None,
                 }
             }
@@ -140,6 +193,17 @@ impl Array {
         Array { shape: shape.to_vec(), data: T::wrap(values) }
     }
 
+    /// An array whose values are all there is in a mapped file.
+    ///
+    /// # Panics
+    /// If the shape's product is not the number of values, or archives do not use the element type.
+    pub fn in_file(shape: &[usize], dtype: Dtype, map: Mmap) -> Array {
+        let length = map.len();
+        let data = ArrayData::mapped(dtype, &Arc::new(map), 0..length).expect("an element type of archives");
+        assert_eq!(shape.iter().product::<usize>(), data.len(), "an array of shape {shape:?}");
+        Array { shape: shape.to_vec(), data }
+    }
+
     /// The shape.
     pub fn shape(&self) -> &[usize] {
         &self.shape
@@ -155,7 +219,7 @@ impl Array {
         T::view(&self.data)
     }
 
-    /// The values, if they are of type `T`, without a copy.
+    /// The values, if they are of type `T`, without a copy if they are on the heap.
     pub fn into_values<T: Element>(self) -> Option<Vec<T>> {
         T::unwrap(self.data)
     }
@@ -191,8 +255,16 @@ impl Archive {
     /// # Panics
     /// If the name is taken, or the shape's product is not the number of values.
     pub fn insert<T: Element>(&mut self, name: impl Into<String>, shape: &[usize], values: Vec<T>) {
+        self.insert_array(name, Array::new(shape, values));
+    }
+
+    /// Adds an array that there is.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    pub fn insert_array(&mut self, name: impl Into<String>, array: Array) {
         let name = name.into();
-        let taken = self.tensors.insert(name.clone(), Array::new(shape, values)).is_some();
+        let taken = self.tensors.insert(name.clone(), array).is_some();
         assert!(!taken, "two arrays named `{name}`");
     }
 
@@ -260,15 +332,34 @@ impl Archive {
     /// # Errors
     /// If it is none, or has an element type that archives do not use.
     pub fn from_bytes(bytes: &[u8]) -> Result<Archive, ArchiveError> {
-        let (_, metadata) = SafeTensors::read_metadata(bytes)?;
-        let meta = metadata.metadata().as_ref().and_then(|m| m.get(META)).ok_or(ArchiveError::Meta(None))?;
-        let meta = serde_json::from_str(meta).map_err(|e| ArchiveError::Meta(Some(e)))?;
-        let tensors = SafeTensors::deserialize(bytes)?
-            .iter()
-            .map(|(name, view)| Ok((name.to_string(), read_array(name, &view)?)))
-            .collect::<Result<_, ArchiveError>>()?;
-        Ok(Archive { tensors, meta })
+        read(bytes, |view| ArrayData::from_bytes(view.dtype(), view.data()))
     }
+
+    /// As [`Archive::from_bytes`], of a mapped file; the arrays stay there.
+    ///
+    /// # Errors
+    /// As [`Archive::from_bytes`].
+    pub fn from_map(map: Mmap) -> Result<Archive, ArchiveError> {
+        let map = Arc::new(map);
+        read(&map, |view| {
+            let start = view.data().as_ptr().addr() - map.as_ptr().addr();
+            ArrayData::mapped(view.dtype(), &map, start..start + view.data().len())
+        })
+    }
+}
+
+fn read(bytes: &[u8], data: impl Fn(&TensorView<'_>) -> Option<ArrayData>) -> Result<Archive, ArchiveError> {
+    let (_, metadata) = SafeTensors::read_metadata(bytes)?;
+    let meta = metadata.metadata().as_ref().and_then(|m| m.get(META)).ok_or(ArchiveError::Meta(None))?;
+    let meta = serde_json::from_str(meta).map_err(|e| ArchiveError::Meta(Some(e)))?;
+    let array = |(name, view): (&str, TensorView<'_>)| {
+        let unknown = || ArchiveError::UnknownDtype { name: name.to_string(), dtype: view.dtype() };
+        let data = data(&view).ok_or_else(unknown)?;
+        debug_assert_eq!(data.len(), view.shape().iter().product::<usize>());
+        Ok((name.to_string(), Array { shape: view.shape().to_vec(), data }))
+    };
+    let tensors = SafeTensors::deserialize(bytes)?.iter().map(array).collect::<Result<_, ArchiveError>>()?;
+    Ok(Archive { tensors, meta })
 }
 
 /// Bytes of any alignment as values.
@@ -280,13 +371,6 @@ fn copy_values<T: Pod>(bytes: &[u8]) -> Vec<T> {
 
 /// The document's key in the file's `__metadata__`.
 const META: &str = "meta";
-
-fn read_array(name: &str, view: &TensorView<'_>) -> Result<Array, ArchiveError> {
-    let data = ArrayData::from_bytes(view.dtype(), view.data())
-        .ok_or_else(|| ArchiveError::UnknownDtype { name: name.to_string(), dtype: view.dtype() })?;
-    debug_assert_eq!(data.len(), view.shape().iter().product::<usize>());
-    Ok(Array { shape: view.shape().to_vec(), data })
-}
 
 #[cfg(test)]
 mod tests {
@@ -319,6 +403,25 @@ mod tests {
         assert_eq!(back, archive);
         assert_eq!(back.get("memory").expect("there").values::<f32>().expect("f32")[2].to_bits(), 0x7fc0_1234);
         assert_eq!(file(&back), file(&archive));
+    }
+
+    #[test]
+    fn a_mapped_file_holds_the_same() {
+        let archive = sample();
+        let mut whole = tempfile::tempfile().expect("a file");
+        archive.write_to(&mut whole).expect("written");
+        // SAFETY: nobody else knows the file.
+        let back = Archive::from_map(unsafe { Mmap::map(&whole) }.expect("mapped")).expect("read");
+        drop(whole);
+        assert_eq!(back, archive);
+        assert_eq!(file(&back), file(&archive));
+        let memory = &back.tensors["memory"].data;
+        assert!(matches!(memory, ArrayData::F32(Values(Place::File(..)))), "{memory:?}");
+        let mut part = tempfile::tempfile().expect("a file");
+        part.write_all(&[1, 0, 0, 0, 2, 0, 0, 0]).expect("written");
+        // SAFETY: as above.
+        let map = unsafe { Mmap::map(&part) }.expect("mapped");
+        assert_eq!(Array::in_file(&[2], Dtype::U32, map), Array::new(&[2], vec![1u32, 2]));
     }
 
     #[test]

@@ -337,7 +337,7 @@ impl Checkpoint {
         self.manifest.position
     }
 
-    /// Reads one rank's part; its checksum is verified again, on the bytes that are used.
+    /// Reads one rank's part; its checksum is verified again, on the bytes that are used. The arrays stay in the file.
     ///
     /// # Errors
     /// If there is no such rank, or the file has changed or is no archive.
@@ -348,9 +348,9 @@ impl Checkpoint {
             ranks: self.manifest.ranks(),
         })?;
         let file = self.folder.join(&shard.file);
-        let bytes = durable::read_file(&file)?;
-        shard.check(&self.folder, &Written { bytes: bytes.len() as u64, sha256: durable::sha256_hex(&bytes) })?;
-        Archive::from_bytes(&bytes).map_err(|source| CheckpointError::Archive { file, source })
+        let map = durable::map_file(&file)?;
+        shard.check(&self.folder, &Written { bytes: map.len() as u64, sha256: durable::sha256_hex(&map) })?;
+        Archive::from_map(map).map_err(|source| CheckpointError::Archive { file, source })
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Absent: locking. One process writes a given path.
 
+use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -195,6 +196,17 @@ pub fn list_folder(path: &Path) -> Result<Vec<String>, FileError> {
 /// The operation that failed.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, FileError> {
     fs::read(path).map_err(|e| FileError::new(Operation::Read, path, e))
+}
+
+/// Maps a whole file.
+///
+/// # Errors
+/// The operation that failed.
+pub fn map_file(path: &Path) -> Result<Mmap, FileError> {
+    // SAFETY: files get their name when they are whole, and none is opened for writing after that; a foreign process that cuts
+    // a mapped file ends this one, as with any mapped file.
+    let map = |file| unsafe { Mmap::map(&file) };
+    File::open(path).and_then(map).map_err(|e| FileError::new(Operation::Read, path, e))
 }
 
 /// Length and hash of a file, read in pieces.

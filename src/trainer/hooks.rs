@@ -4,7 +4,7 @@ use super::EpochRecord;
 use crate::memory::NodeMemory;
 use crate::pipeline::event::BatchPlan;
 use tch::Tensor;
-use tidemill_models::input::Scored;
+use tidemill_models::input::{ModelInput, Scored};
 use tidemill_models::parameters::Parameters;
 
 /// A training batch after its backward pass and before its optimizer step.
@@ -13,6 +13,8 @@ pub struct TrainedBatch<'a> {
     pub epoch: u32,
     /// Its events, negatives and samples.
     pub plan: &'a BatchPlan,
+    /// What the model read.
+    pub input: &'a ModelInput,
     /// `[N, D_m]`: the rows read, with their mail applied.
     pub rows: &'a Tensor,
     /// Logits, loss and the embeddings' gradient.
@@ -61,5 +63,12 @@ impl Hooks {
     /// Calls `hook` after every epoch.
     pub fn on_epoch(&mut self, hook: EpochHook) {
         self.epoch = Some(hook);
+    }
+}
+
+impl super::Trainer {
+    /// The hooks, to add to them.
+    pub fn hooks_mut(&mut self) -> &mut Hooks {
+        &mut self.hooks
     }
 }

@@ -10,6 +10,7 @@ pub mod config;
 pub mod durable;
 mod history;
 mod hooks;
+mod measure;
 pub mod metrics_log;
 pub mod peak_rss;
 pub mod progress;
@@ -19,6 +20,7 @@ pub mod run_folder;
 mod setup;
 pub mod signals;
 mod state_hash;
+mod stored_state;
 pub mod summary;
 mod whole_state;
 
@@ -90,7 +92,7 @@ impl Trainer {
         let pass = self.passes.train(self.history.epoch);
         let batches = self.history.batch..self.epoch_batches(&pass);
         if self.history.batch == 0 {
-            self.pipeline.memory_mut().reset();
+            self.pipeline.memory().reset();
         }
         self.open_bar(&format!("epoch {}", self.history.epoch), &pass, &batches);
         self.pipeline.start(pass, batches);
@@ -98,11 +100,13 @@ impl Trainer {
         while let Some(batch) = self.pipeline.next_batch() {
             let forward = Instant::now();
             let embedded = self.model.embed(&batch.input, Mode::Train); // z [R, D_emb], rows [N, D_m]
+            self.pipeline.timeline().add(Stage::Gradient, batch.plan.batch, forward);
             self.pipeline.commit_state(&batch, &embedded, &*self.model);
+            let backward = Instant::now();
             let scored = self.model.score(&embedded.z, &batch.pairs); // grad_z [R, D_emb]
             let seen = self.hooks.wants_batches().then(|| embedded.rows.detach());
             self.model.backward(embedded, &scored.grad_z);
-            self.pipeline.times().add(Stage::Gradient, forward.elapsed());
+            self.pipeline.timeline().add(Stage::Gradient, batch.plan.batch, backward);
 
             let step = Instant::now();
             let norm = self.sync.exchange(self.model.parameters());
@@ -113,15 +117,16 @@ impl Trainer {
                 self.hooks.batch(&TrainedBatch {
                     epoch: self.history.epoch,
                     plan: &batch.plan,
+                    input: &batch.input,
                     rows: &rows,
                     scored: &scored,
                     parameters,
-                    memory,
+                    memory: &memory,
                 });
             }
             self.sync.step(self.model.parameters_mut(), self.history.planned_batches);
             self.pipeline.commit_parameters();
-            self.pipeline.times().add(Stage::Sync, step.elapsed());
+            self.pipeline.timeline().add(Stage::Sync, batch.plan.batch, step);
 
             self.history.record(&batch.plan, scored.loss, started.elapsed());
             started = Instant::now();
@@ -174,8 +179,8 @@ impl Trainer {
 
     /// After an epoch's last batch: hash, validation, the best state so far, the log.
     fn close_epoch(&mut self) -> Result<()> {
-        let state_hash = state_hash::of(self.model.parameters(), self.sync.optimizer(), self.pipeline.memory());
-        let trained = self.pipeline.memory().read_all();
+        let state_hash = state_hash::of(self.model.parameters(), self.sync.optimizer(), &self.pipeline.memory());
+        let trained = self.store_state()?;
         self.close_bar();
         let val = self.score_split(&self.passes.val.clone())?;
         let val = eval::SplitMetrics::of(&val, &self.stream, &self.split.new_nodes, self.config.eval.new_node);
@@ -251,9 +256,9 @@ impl Trainer {
         if events.is_empty() {
             return Ok(None);
         }
-        let kept = self.pipeline.memory().read_all();
+        let kept = self.store_state()?;
         let scores = self.score_split(&Pass { events: events.into(), ..pass.clone() })?;
-        self.pipeline.memory_mut().restore(&kept);
+        kept.restore(&mut self.pipeline.memory())?;
         Ok(Some(scores.metrics()))
     }
 }

@@ -3,9 +3,10 @@
 use super::summary::{self, Summary};
 use super::{Trainer, peak_rss};
 use crate::device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::eval::SplitMetrics;
-use crate::stats::Stage;
+use crate::stats::{Stage, Stall};
+use std::path::Path;
 
 impl Trainer {
     /// Number of the epoch with the best validation AP; 0 before there is one.
@@ -60,12 +61,29 @@ impl Trainer {
         }
     }
 
+    /// Keeps, from now on, what each stage did when.
+    pub fn keep_trace(&mut self) {
+        self.pipeline.timeline().keep_spans();
+    }
+
+    /// Writes what each stage did when since [`Trainer::keep_trace`], as a Chrome trace.
+    ///
+    /// # Errors
+    /// A file that can not be written.
+    pub fn write_trace(&mut self, path: &Path) -> Result<()> {
+        let trace = self.pipeline.timeline().chrome_trace();
+        std::fs::write(path, trace.to_string()).map_err(Error::io("write", path))
+    }
+
     fn stages(&mut self) -> Vec<summary::Stage> {
-        let times = *self.pipeline.times();
+        let times = self.pipeline.timeline();
         let stage = |stage: Stage| summary::Stage {
             name: stage.name().to_owned(),
             busy_s: times.busy(stage).as_secs_f64(),
-            wait_s: 0.0,
+            wait_s: times.waited(stage).as_secs_f64(),
+            full_s: times.stall(stage, Stall::Full).as_secs_f64(),
+            empty_s: times.stall(stage, Stall::Empty).as_secs_f64(),
+            hazard_s: times.stall(stage, Stall::Hazard).as_secs_f64(),
         };
         Stage::ALL.into_iter().map(stage).collect()
     }

@@ -8,7 +8,8 @@ use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
 use crate::pipeline::Pipeline;
 use crate::pipeline::event::{Dropout, EventStage, MailsKept, Negatives, Pass};
-use crate::pipeline::state::StateStage;
+use crate::pipeline::state::{StateReader, StateWriter};
+use crate::pipeline::workers::Stages;
 use crate::pipeline::sync::SyncStage;
 use crate::sampler::Sampler;
 use sha2::{Digest, Sha256};
@@ -108,14 +109,15 @@ impl Trainer {
         let spec = model.spec();
         let passes = Passes::new(&config, &stream, &split, &spec)?;
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
-        let state = StateStage::new(stream.clone(), memory, &*model, config.train.loss);
+        let reader = StateReader::new(stream.clone(), memory.shape(), &*model, config.train.loss);
+        let stages = Stages { event: EventStage::new(stream.clone()), reader };
         let train = &config.train;
         let optimizer =
             OptimizerConfig { kind: train.optimizer, weight_decay: train.weight_decay, ..Default::default() };
         let optimizer = Optimizer::new(optimizer, model.parameters());
         let sync = SyncStage::new(optimizer, train.lr, train.lr_schedule, train.clip_norm);
         let history = History::start(passes.train.batches(), train.epochs);
-        let pipeline = Pipeline::new(EventStage::new(stream.clone()), state);
+        let pipeline = Pipeline::new(&config.pipeline, stages, StateWriter::new(stream.clone(), &*model), memory);
         Ok(Trainer {
             config,
             stream,

@@ -12,7 +12,7 @@ use tidemill_models::parameters::Parameters;
 /// Hash of parameters, optimizer and node state, in hexadecimal.
 pub fn of(parameters: &Parameters, optimizer: &Optimizer, memory: &NodeMemory) -> String {
     let mut hash = Sha256::new();
-    node_digests(&memory.read_all()).iter().for_each(|digest| hash.update(digest));
+    memory.parts().flat_map(|part| node_digests(&part)).for_each(|digest| hash.update(digest));
     for (name, value) in parameters.iter() {
         hash.update(name.as_bytes());
         hash.update(bytes_of(value));

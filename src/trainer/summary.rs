@@ -243,6 +243,12 @@ pub struct Stage {
     pub busy_s: f64,
     /// Seconds waiting.
     pub wait_s: f64,
+    /// Of these, while the queue behind it was full.
+    pub full_s: f64,
+    /// While the queue before it was empty.
+    pub empty_s: f64,
+    /// While a commit that it must see had not happened.
+    pub hazard_s: f64,
 }
 
 /// The GPU.

@@ -4,13 +4,13 @@
 use super::archive::{Archive, ArrayData};
 use super::checkpoint::{CheckpointStore, Position};
 use super::run_folder::RunFolder;
+use super::stored_state::StoredState;
 use super::{History, Trainer};
 use crate::error::{Error, Result};
-use crate::memory::{Mail, NodeState};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use std::path::Path;
 use tch::{Device, Kind, Tensor};
-use tidemill_data::id::{EventId, NodeId, Timestamp};
 use tidemill_models::parameters::Parameters;
 
 /// Whether a checkpoint must be of this very configuration and stream.
@@ -29,22 +29,28 @@ pub struct Best {
     /// `[P]`.
     pub values: Tensor,
     /// Node state before the validation events.
-    pub state: NodeState,
+    pub(super) state: StoredState,
 }
 
 impl Best {
     /// Copies the parameters; takes over the state.
-    pub fn new(epoch: u32, parameters: &Parameters, state: NodeState) -> Best {
+    pub(super) fn new(epoch: u32, parameters: &Parameters, state: StoredState) -> Best {
         Best { epoch, values: parameters.values().detach().copy(), state }
     }
 }
 
 impl Trainer {
+    /// Stores the node state beside the run's results, or where the system keeps temporary files.
+    pub(super) fn store_state(&self) -> Result<StoredState> {
+        let folder = self.run_folder().map_or_else(std::env::temp_dir, Path::to_path_buf);
+        StoredState::of(&self.pipeline.memory(), &folder)
+    }
+
     /// Writes a checkpoint of the whole state, if the run has a folder.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         let Some(run) = &mut self.run else { return Ok(()) };
         let offset = run.metrics.sync()?;
-        let archive = self.to_archive(offset);
+        let archive = self.to_archive(offset)?;
         let position = Position { epoch: self.history.epoch, batch: self.history.batch as u64 };
         let run = self.run.as_ref().expect("as above");
         if let Some(error) = run.store.save(position, &archive)?.not_removed {
@@ -76,7 +82,7 @@ impl Trainer {
         Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn to_archive(&self, metrics_offset: u64) -> Archive {
+    fn to_archive(&self, metrics_offset: u64) -> Result<Archive> {
         let meta = json!({
             "digest": self.digest(),
             "history": self.history,
@@ -91,12 +97,12 @@ impl Trainer {
         put(&mut archive, "parameters", self.model.parameters().values());
         put(&mut archive, "optimizer.first_moment", first);
         put(&mut archive, "optimizer.second_moment", second);
-        put_state(&mut archive, "state", &self.pipeline.memory().read_all());
+        self.store_state()?.put(&mut archive, "state");
         if let Some(best) = &self.best {
             put(&mut archive, "best.parameters", &best.values);
-            put_state(&mut archive, "best.state", &best.state);
+            best.state.put(&mut archive, "best.state");
         }
-        archive
+        Ok(archive)
     }
 
     /// Takes over the state of a checkpoint.
@@ -111,12 +117,12 @@ impl Trainer {
         let own_steps = archive.get("optimizer.steps")?;
         let own_steps = own_steps.values::<u64>().ok_or_else(|| damaged("optimizer.steps", "holds no u64 values"))?;
         self.sync.optimizer_mut().restore(steps, own_steps, &first, &second)?;
-        self.pipeline.memory_mut().restore(&get_state(archive, "state", spec)?);
+        StoredState::from_archive(archive, "state").restore(&mut self.pipeline.memory())?;
         self.best = match archive.meta["best_epoch"].as_u64() {
             Some(epoch) => Some(Best {
                 epoch: epoch as u32,
                 values: tensor(archive, "best.parameters", spec)?,
-                state: get_state(archive, "best.state", spec)?,
+                state: StoredState::from_archive(archive, "best.state"),
             }),
             None => None,
         };
@@ -127,48 +133,10 @@ impl Trainer {
     pub fn restore_best(&mut self) -> Result<()> {
         if let Some(best) = &self.best {
             self.model.parameters_mut().set_values(&best.values)?;
-            self.pipeline.memory_mut().restore(&best.state);
+            best.state.restore(&mut self.pipeline.memory())?;
         }
         Ok(())
     }
-}
-
-fn put_state(archive: &mut Archive, name: &str, state: &NodeState) {
-    put(archive, &format!("{name}.memory"), &state.rows);
-    put(archive, &format!("{name}.mail_payload"), &state.payload);
-    if let Some(code) = &state.code {
-        put(archive, &format!("{name}.mail_code"), code);
-    }
-    let mut integers = |what: &str, values: Vec<i64>| {
-        archive.insert(format!("{name}.{what}"), &[values.len()], values);
-    };
-    integers("last_update", state.last_update.iter().map(|t| t.0).collect());
-    integers("mail_count", state.counts.iter().map(|&n| i64::from(n)).collect());
-    integers("mail_peer", state.mails.iter().map(|m| i64::from(m.peer.0)).collect());
-    integers("mail_event", state.mails.iter().map(|m| i64::from(m.event.0)).collect());
-    integers("mail_time", state.mails.iter().map(|m| m.time.0).collect());
-    integers("mail_elapsed", state.mails.iter().map(|m| m.elapsed).collect());
-}
-
-fn get_state(archive: &Archive, name: &str, spec: (Kind, Device)) -> Result<NodeState> {
-    let integers = |what: &str| integers_of(archive, &format!("{name}.{what}"));
-    let code = format!("{name}.mail_code");
-    let (peer, event) = (integers("mail_peer")?, integers("mail_event")?);
-    let (time, elapsed) = (integers("mail_time")?, integers("mail_elapsed")?);
-    let mail = |i: usize| Mail {
-        peer: NodeId(peer[i] as u32),
-        event: EventId(event[i] as u32),
-        time: Timestamp(time[i]),
-        elapsed: elapsed[i],
-    };
-    Ok(NodeState {
-        rows: tensor(archive, &format!("{name}.memory"), spec)?,
-        last_update: integers("last_update")?.into_iter().map(Timestamp).collect(),
-        counts: integers("mail_count")?.into_iter().map(|n| n as u32).collect(),
-        mails: (0..peer.len()).map(mail).collect(),
-        payload: tensor(archive, &format!("{name}.mail_payload"), spec)?,
-        code: archive.tensors.contains_key(&code).then(|| tensor(archive, &code, spec)).transpose()?,
-    })
 }
 
 fn put(archive: &mut Archive, name: &str, tensor: &Tensor) {
@@ -191,10 +159,6 @@ fn tensor(archive: &Archive, name: &str, (kind, device): (Kind, Device)) -> Resu
         other => return Err(damaged(name, &format!("holds {:?} values, {kind:?} wanted", other.dtype()))),
     };
     Ok(flat.view(shape.as_slice()).to_device(device))
-}
-
-fn integers_of(archive: &Archive, name: &str) -> Result<Vec<i64>> {
-    archive.get(name)?.values::<i64>().map(<[i64]>::to_vec).ok_or_else(|| damaged(name, "holds no i64 values"))
 }
 
 fn damaged(name: &str, problem: &str) -> Error {

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A module may use its own layer and those below it.
-const LAYERS: [&[&str]; 6] = [
+const LAYERS: [&[&str]; 7] = [
     &["cli", "config"],
+    &["bench"],
     &["trainer", "eval"],
     &["pipeline"],
     &["dependency", "replay", "boundary", "gradient"],

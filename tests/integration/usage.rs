@@ -2,7 +2,7 @@
 
 use crate::command::Workspace;
 
-const COMMANDS: [&str; 5] = ["train", "eval", "inspect", "convert", "generate"];
+const COMMANDS: [&str; 6] = ["train", "eval", "inspect", "convert", "generate", "bench"];
 
 #[test]
 fn every_command_has_help_with_an_example() {

@@ -201,11 +201,59 @@ fn non_finite_loss_keeps_the_state_before() {
     let crate::Error::NonFinite { batch, .. } = error else { panic!("{error}") };
     assert!(batch > 0, "the first batch has finite weights");
     let left =
-        crate::trainer::state_hash::of(trainer.model.parameters(), trainer.sync.optimizer(), trainer.pipeline.memory());
+        crate::trainer::state_hash::of(trainer.model.parameters(), trainer.sync.optimizer(), &trainer.pipeline.memory());
     config.train.max_batches = batch;
     let mut before = Trainer::over(config, streams::small()).expect("valid");
     before.train_epoch().expect("finite up to there");
     let kept =
-        crate::trainer::state_hash::of(before.model.parameters(), before.sync.optimizer(), before.pipeline.memory());
+        crate::trainer::state_hash::of(before.model.parameters(), before.sync.optimizer(), &before.pipeline.memory());
     assert_eq!(left, kept);
+}
+
+/// Stages on workers of their own, with queues of any length, give the bits of the stages run inline.
+#[test]
+fn pipelined_is_serial() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run_with = |name: &str, serial: bool, queue_max: usize| {
+        let mut config = small_config();
+        (config.pipeline.serial, config.pipeline.queue_max) = (serial, queue_max);
+        run(&folder.path().join(name), config)
+    };
+    let serial = run_with("serial", true, 16);
+    for queue_max in [1, 2, 16] {
+        let pipelined = run_with(&format!("pipelined-{queue_max}"), false, queue_max);
+        assert_eq!(pipelined.state_hash, serial.state_hash, "queues of {queue_max}");
+        assert_eq!(pipelined.sample_hash, serial.sample_hash, "queues of {queue_max}");
+        assert_eq!(links(&pipelined), links(&serial), "queues of {queue_max}");
+    }
+}
+
+/// A stage that panics on its worker ends the run with its own words, and not with a hang.
+#[test]
+fn a_stages_panic_is_the_runs() {
+    let mut trainer = Trainer::over(config(40, 6), streams::small()).expect("valid");
+    trainer.passes.train.negatives = crate::pipeline::event::Negatives::Given(vec![tidemill_data::NodeId(0); 100].into());
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trainer.train_epoch().map(drop)));
+    let words = panic.expect_err("the third batch has no negatives");
+    let words = words.downcast_ref::<String>().expect("words");
+    assert!(words.contains("out of range"), "{words}");
+}
+
+/// A pass that is left in the middle leaves nothing behind: the next one starts afresh.
+#[test]
+fn a_pass_left_in_the_middle_is_forgotten() {
+    let mut trainer = Trainer::over(config(16, 0), streams::small()).expect("valid");
+    let pass = trainer.passes.train(1);
+    let batches = pass.batches();
+    trainer.pipeline.start(pass.clone(), 0..batches);
+    assert!(trainer.pipeline.next_batch().is_some());
+    trainer.pipeline.start(pass, 3..5);
+    let seen: Vec<usize> = std::iter::from_fn(|| {
+        let batch = trainer.pipeline.next_batch()?;
+        let embedded = trainer.model.embed(&batch.input, tidemill_models::Mode::Eval);
+        trainer.pipeline.commit_state(&batch, &embedded, &*trainer.model);
+        Some(batch.plan.batch)
+    })
+    .collect();
+    assert_eq!(seen, [3, 4]);
 }

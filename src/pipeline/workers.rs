@@ -1,0 +1,162 @@
+//! The event and the state stage on threads of their own, ahead of the trainer's loop.
+//!
+//! ```text
+//!  event worker --plans--> state worker --ready batches--> trainer's loop
+//!                               ^                                |
+//!                               +------- state frontier ---------+   advances at each state commit
+//! ```
+//!
+//! A batch's features and indices are prepared at once; its state is read when the frontier says that the commit before it
+//! has happened, so results are those of the stages run inline. Dropping the workers, in the middle of a pass or after it,
+//! closes the queues and the frontier, and joins; a stage that panicked makes its panic the caller's.
+
+use super::event::{BatchPlan, EventStage, Pass};
+use super::frontier::Frontier;
+use super::state::{ReadyBatch, StateReader};
+use crate::memory::NodeMemory;
+use crate::queue::{self, Gauge, Receiver, Sender};
+use crate::stats::{Stage, Stall, Timeline};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+/// The stages that work ahead.
+pub struct Stages {
+    /// Stage 1.
+    pub event: EventStage,
+    /// Stage 2, but for its writes.
+    pub reader: StateReader,
+}
+
+/// Two running workers.
+pub struct Workers {
+    ready: Option<Receiver<ReadyBatch>>,
+    frontier: Arc<Frontier>,
+    event: JoinHandle<(EventStage, Timeline)>,
+    state: JoinHandle<(StateReader, Timeline)>,
+    plans: Gauge<BatchPlan>,
+    readies: Gauge<ReadyBatch>,
+}
+
+/// How a pass is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// Plans that may wait for the state stage.
+    pub plans: usize,
+    /// Batches that a state read may be behind the commit it would see in order.
+    pub staleness: usize,
+}
+
+impl Workers {
+    /// Starts both workers on some batches of a pass.
+    pub fn start(
+        stages: Stages,
+        memory: Arc<Mutex<NodeMemory>>,
+        pass: Pass,
+        batches: Range<usize>,
+        ahead: Ahead,
+        timeline: &Timeline,
+    ) -> Workers {
+        let (plan_sender, plan_receiver) = queue::bounded(ahead.plans);
+        let (ready_sender, ready_receiver) = queue::bounded(1 + ahead.staleness);
+        let (plans, readies) = (plan_sender.gauge(), ready_sender.gauge());
+        let frontier = Arc::new(Frontier::default());
+        let Stages { event, reader } = stages;
+        let times = timeline.twin();
+        let event = spawn(Stage::Event, move || plan_all(event, &pass, batches, plan_sender, times));
+        let (times, seen) = (timeline.twin(), frontier.clone());
+        let state = spawn(Stage::State, move || {
+            read_all(reader, &memory, &seen, ahead.staleness, (plan_receiver, ready_sender), times)
+        });
+        Workers { ready: Some(ready_receiver), frontier, event, state, plans, readies }
+    }
+
+    /// The next ready batch; `None` after the last, or if a worker panicked.
+    pub fn next_batch(&mut self) -> Option<ReadyBatch> {
+        self.ready.as_mut()?.recv()
+    }
+
+    /// A batch has had its state commit.
+    pub fn committed(&self) {
+        self.frontier.advance();
+    }
+
+    /// Ends both workers, wherever they are, and gives the stages back.
+    ///
+    /// # Panics
+    /// With a worker's own panic, if it had one.
+    pub fn join(mut self, timeline: &mut Timeline) -> Stages {
+        self.ready = None;
+        self.frontier.close();
+        let (event, event_times) = self.event.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let (reader, state_times) = self.state.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        timeline.merge(event_times);
+        timeline.merge(state_times);
+        let nanos = std::time::Duration::from_nanos;
+        for (queue, from, to) in
+            [(self.plans.stats(), Stage::Event, Stage::State), (self.readies.stats(), Stage::State, Stage::Gradient)]
+        {
+            timeline.add_stall(from, Stall::Full, nanos(queue.full_ns));
+            timeline.add_stall(to, Stall::Empty, nanos(queue.empty_ns));
+        }
+        Stages { event, reader }
+    }
+}
+
+impl Workers {
+    /// Ends both workers and forgets what they were doing, their panics included.
+    pub fn end(mut self) {
+        self.ready = None;
+        self.frontier.close();
+        let _ = (self.event.join(), self.state.join());
+    }
+}
+
+fn spawn<T: Send + 'static>(stage: Stage, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::Builder::new().name(format!("{}-stage", stage.name())).spawn(work).expect("the system can start a thread")
+}
+
+fn plan_all(
+    mut event: EventStage,
+    pass: &Pass,
+    batches: Range<usize>,
+    mut plans: Sender<BatchPlan>,
+    mut times: Timeline,
+) -> (EventStage, Timeline) {
+    for batch in batches {
+        let plan = times.time(Stage::Event, batch, || event.plan(pass, batch));
+        if plans.send(plan).is_err() {
+            break;
+        }
+    }
+    (event, times)
+}
+
+fn read_all(
+    reader: StateReader,
+    memory: &Mutex<NodeMemory>,
+    frontier: &Frontier,
+    staleness: usize,
+    (mut plans, mut ready): (Receiver<BatchPlan>, Sender<ReadyBatch>),
+    mut times: Timeline,
+) -> (StateReader, Timeline) {
+    let mut before = 0; // batches of this run whose commits come before the one at hand
+    while let Some(plan) = plans.recv() {
+        let batch = plan.batch;
+        let prepared = times.time(Stage::State, batch, || reader.prepare(plan));
+        let may_read = times.wait(Stage::State, Stall::Hazard, || frontier.wait_for(before_of(before, staleness)));
+        if !may_read {
+            break;
+        }
+        let read = || reader.read(prepared, &super::lock(memory));
+        if ready.send(times.time(Stage::State, batch, read)).is_err() {
+            break;
+        }
+        before += 1;
+    }
+    (reader, times)
+}
+
+fn before_of(batches: usize, staleness: usize) -> usize {
+    batches.saturating_sub(staleness)
+}
