@@ -38,6 +38,7 @@ endif
 
 test: setup
 	$(CARGO) test --release --workspace
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom $(CARGO) test --release --manifest-path tests/loom/Cargo.toml
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -28,7 +28,7 @@ pub use config::TrainConfig;
 pub use history::{EpochRecord, History};
 pub use hooks::{Hooks, TrainedBatch};
 pub use run::Console;
-pub use setup::Passes;
+pub use setup::{Passes, PhiloxDraw};
 pub use summary::Summary;
 
 use crate::config::Config;
@@ -72,6 +72,11 @@ enum EpochEnd {
 }
 
 impl Trainer {
+    /// What a program that embeds the trainer wants to look at while it runs.
+    pub fn hooks(&mut self) -> &mut Hooks {
+        &mut self.hooks
+    }
+
     /// Trains until the epochs, the patience or the time are used up, then scores the test split with the best state.
     ///
     /// # Errors

@@ -96,16 +96,27 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::new`].
     pub fn over(config: Config, stream: EventStream) -> Result<Trainer> {
+        Trainer::with_model(config, stream, |config, stream, device| {
+            let features = FeatureDims { edge: stream.feature_dim() as i64, node: stream.node_feature_dim() as i64 };
+            let draw = PhiloxDraw { seed: config.seed };
+            Ok(Box::new(Tgn::new(&config.model.tgn, features, &draw, device)?))
+        })
+    }
+
+    /// As [`Trainer::over`], with a model of the caller's own; `[model]` is then whatever `make` makes of it.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`], and what `make` refuses.
+    pub fn with_model(
+        config: Config,
+        stream: EventStream,
+        make: impl FnOnce(&Config, &EventStream, tch::Device) -> Result<Box<dyn Model>>,
+    ) -> Result<Trainer> {
         config.validate()?;
         let device = device::select(&config.device)?;
         let threads = device::set_threads(config.threads, config.pipeline.intra_op);
         let split = Split::new(&stream, &config.split)?;
-        let model: Box<dyn Model> = Box::new(Tgn::new(
-            &config.model.tgn,
-            FeatureDims { edge: stream.feature_dim() as i64, node: stream.node_feature_dim() as i64 },
-            &PhiloxDraw { seed: config.seed },
-            device,
-        )?);
+        let model = make(&config, &stream, device)?;
         let spec = model.spec();
         let passes = Passes::new(&config, &stream, &split, &spec)?;
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
@@ -155,8 +166,9 @@ fn state_shape(spec: &StateSpec, stream: &EventStream, device: tch::Device) -> S
 }
 
 /// Initial parameters: Philox words keyed by seed, name and index.
-struct PhiloxDraw {
-    seed: u64,
+pub struct PhiloxDraw {
+    /// The run's seed.
+    pub seed: u64,
 }
 
 impl PhiloxDraw {

@@ -216,10 +216,10 @@ fn a_step_equals_the_composition() {
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
     for case in Case::all() {
-        let (input, pairs) = (case.input(), case.pairs());
         let with = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-            pool.install(|| step(&mut case.model(), &input, &pairs))
+            let case = case.clone();
+            pool.install(move || step(&mut case.model(), &case.input(), &case.pairs()))
         };
         let one = with(1);
         assert_eq!(one, with(1));
