@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 GPU ?= auto
 DATA ?=
+BASELINE ?=
 SYNTHETIC := data/cache/synthetic-wikipedia.arrow
 CARGO ?= cargo
 
@@ -10,12 +11,13 @@ CARGO ?= cargo
 export OMPI_ALLOW_RUN_AS_ROOT ?= 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM ?= 1
 
-.PHONY: help setup build demo test lint doc clean
+.PHONY: help setup build demo test bench bench-quick lint doc clean
 
 help:
 	@echo 'make demo             install what is missing, build, train on a generated stream'
 	@echo 'make demo DATA=FILE   the same on a file of events, such as wikipedia.csv.gz'
 	@echo 'make test             install what is missing, run every test'
+	@echo 'make bench-quick      the kernels against benches/baseline.json, in under three minutes; make bench: at length'
 	@echo 'make setup            install what is missing; GPU=auto|none|cuda says with which libtorch'
 	@echo 'make build            target/release/tidemill'
 	@echo 'make lint doc clean   format check and clippy; documentation; remove what cargo built'
@@ -39,6 +41,13 @@ endif
 test: setup
 	$(CARGO) test --release --workspace
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom $(CARGO) test --release --manifest-path tests/loom/Cargo.toml
+
+# Ratios mean something on the machine that the baseline names; BASELINE=write makes a new one.
+bench-quick: setup
+	TIDEMILL_BASELINE='$(BASELINE)' $(CARGO) bench --bench kernels -- --quick
+
+bench: setup
+	TIDEMILL_BASELINE='$(BASELINE)' $(CARGO) bench --bench kernels
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -99,7 +99,8 @@ impl Model for Recency {
 
 fn main() -> tidemill::Result<()> {
     let mut config = Config::default();
-    config.data.path = std::env::args_os().nth(1).unwrap_or_else(|| "data/cache/synthetic-wikipedia.arrow".into()).into();
+    config.data.path =
+        std::env::args_os().nth(1).unwrap_or_else(|| "data/cache/synthetic-wikipedia.arrow".into()).into();
     (config.train.epochs, config.train.lr) = (2, 1e-2);
     let stream = tidemill_data::load(&config.data, &mut |notice| eprintln!("{notice}"))?;
     let mut trainer =

@@ -4,7 +4,8 @@ use tidemill::{Config, Trainer};
 
 fn main() -> tidemill::Result<()> {
     let mut config = Config::default();
-    config.data.path = std::env::args_os().nth(1).unwrap_or_else(|| "data/cache/synthetic-wikipedia.arrow".into()).into();
+    config.data.path =
+        std::env::args_os().nth(1).unwrap_or_else(|| "data/cache/synthetic-wikipedia.arrow".into()).into();
     config.train.epochs = 2;
     let mut trainer = Trainer::new(config)?;
     trainer.hooks().on_epoch(Box::new(|epoch| eprintln!("epoch {}: val AP {:.4}", epoch.epoch, epoch.val_ap)));

@@ -300,7 +300,10 @@ mod tests {
         let (mut sender, mut receiver) = bounded(3);
         (0..3).for_each(|i| sender.send(i).expect("room"));
         drop(sender);
-        assert_eq!([receiver.recv(), receiver.recv(), receiver.recv(), receiver.recv()], [Some(0), Some(1), Some(2), None]);
+        assert_eq!(
+            [receiver.recv(), receiver.recv(), receiver.recv(), receiver.recv()],
+            [Some(0), Some(1), Some(2), None]
+        );
     }
 
     #[test]

@@ -51,7 +51,6 @@ pub struct Span {
     pub length: Duration,
 }
 
-
 /// Times of all stages. Each worker keeps one of its own; they are merged when it ends.
 #[derive(Clone, Debug)]
 pub struct Timeline {
@@ -151,9 +150,7 @@ impl Timeline {
                 "ts": micros(span.start), "dur": micros(span.length),
             })
         };
-        let name = |stage: Stage| {
-            serde_json::json!({ "ph": "M", "pid": 0, "tid": stage as usize, "name": "thread_name", "args": { "name": stage.name() } })
-        };
+        let name = |stage: Stage| serde_json::json!({ "ph": "M", "pid": 0, "tid": stage as usize, "name": "thread_name", "args": { "name": stage.name() } });
         let names = Stage::ALL.into_iter().map(name);
         serde_json::json!({ "traceEvents": names.chain(self.spans().iter().map(event)).collect::<Vec<_>>() })
     }

@@ -1,5 +1,7 @@
 //! The one integration binary: the program as a user meets it, in a fresh folder.
 
+#[path = "integration/bench.rs"]
+mod bench;
 #[path = "integration/command.rs"]
 mod command;
 #[path = "integration/data.rs"]

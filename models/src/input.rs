@@ -66,7 +66,7 @@ pub struct LayerInput {
 pub struct Embedded {
     /// `[R, D_emb]` float: embeddings of the top hop's roots. In training a graph may be attached: [`crate::Model::backward`] knows.
     pub z: Tensor,
-    /// `[N, D_m]` float: memory rows with their mail applied, graph attached in training. Endpoints' rows become the memory.
+    /// `[N, D_m]` float: memory rows with their mail applied; a graph may be attached likewise. Endpoints' rows become the memory.
     pub rows: Tensor,
     /// Time codes whose gradient is taken outside of autograd.
     pub(crate) tape: Tape,

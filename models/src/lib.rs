@@ -11,6 +11,9 @@
 //! Reading order: [`model`] (the seam), [`input`], [`tgn`], then its parts [`message`], [`memory_updater`], [`time_encoder`],
 //! [`embedding`], [`attention`], [`decoder`], [`loss`]; [`parameters`] and [`optimizer`] hold what is trained.
 //!
+//! These compose tensor operations under autograd. On a CPU the usual model takes a path without it, `fused`: kernels of our own
+//! and their backward passes, tested against the composition.
+//!
 //! A model sees tensors and row numbers: never a node id, a graph, a rank, a file or a clock. Letters for shapes: B events in a
 //! batch, N rows read, M rows with mail, Q mails, R roots, K fanout, H heads, n negatives an event, P parameters, D_m memory,
 //! D_p payload, D_e edge feature, D_v node feature, D_t time, D_emb embedding.

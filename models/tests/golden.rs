@@ -372,29 +372,36 @@ fn step_of(golden: &Golden, config: &TgnConfig, node: i64) -> (Tgn, ModelInput, 
     (model, model_input(golden, config.layers), pair_input(golden, 4.0, LossReduction::Sum))
 }
 
+/// With and without autograd.
 #[test]
 fn whole_steps() {
     for dtype in KINDS {
         for (file, config, node) in steps() {
             let golden = Golden::open(file, dtype);
-            let (mut model, input, pairs) = step_of(&golden, &TgnConfig { dtype, ..config }, node);
-            let embedded = model.embed(&input, Mode::Train);
-            golden.check("out/rows", &embedded.rows.detach());
-            golden.check("out/z", &embedded.z.detach());
-            let scored = model.score(&embedded.z, &pairs);
-            golden.check("out/positive", &scored.positive);
-            golden.check("out/negative", &scored.negative);
-            golden.check("out/loss", &Tensor::from(scored.loss).to_kind(golden.kind));
-            model.backward(embedded, &scored.grad_z);
-            golden.check_grads(model.parameters());
-
-            let evaluated = model.embed(&input, Mode::Eval);
-            assert!(!evaluated.z.requires_grad() && !evaluated.rows.requires_grad());
-            let (positive, negative) = model.logits(&evaluated.z, &pairs);
-            golden.check("out/positive", &positive);
-            golden.check("out/negative", &negative);
+            let config = TgnConfig { dtype, ..config };
+            let (model, input, pairs) = step_of(&golden, &config, node);
+            check_step(&golden, model, &input, &pairs);
+            check_step(&golden, step_of(&golden, &config, node).0.composed(), &input, &pairs);
         }
     }
+}
+
+fn check_step(golden: &Golden, mut model: Tgn, input: &ModelInput, pairs: &PairInput) {
+    let embedded = model.embed(input, Mode::Train);
+    golden.check("out/rows", &embedded.rows.detach());
+    golden.check("out/z", &embedded.z.detach());
+    let scored = model.score(&embedded.z, pairs);
+    golden.check("out/positive", &scored.positive);
+    golden.check("out/negative", &scored.negative);
+    golden.check("out/loss", &Tensor::from(scored.loss).to_kind(golden.kind));
+    model.backward(embedded, &scored.grad_z);
+    golden.check_grads(model.parameters());
+
+    let evaluated = model.embed(input, Mode::Eval);
+    assert!(!evaluated.z.requires_grad() && !evaluated.rows.requires_grad());
+    let (positive, negative) = model.logits(&evaluated.z, pairs);
+    golden.check("out/positive", &positive);
+    golden.check("out/negative", &negative);
 }
 
 /// Two passes give the same bits, and gradients add up.

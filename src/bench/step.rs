@@ -18,12 +18,10 @@ use tidemill_models::embedding::Embedding;
 use tidemill_models::memory_updater::Updater;
 use tidemill_models::tgn::TgnConfig;
 
-/// How long batches are timed, unless the epoch ends before.
+/// How long batches are timed, roughly, unless the epoch ends before.
 const TIME: Duration = Duration::from_secs(10);
-/// Batches before the first that is timed.
+/// Batches before the first that is timed; the second half of them tells how many fit into the time.
 const WARM_UP: usize = 20;
-/// Batches between two looks at the clock.
-const STRIDE: usize = 10;
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
@@ -100,15 +98,13 @@ pub struct Shapes {
 /// A loss or gradient that is not finite.
 pub fn run(trainer: &mut Trainer, config: &TgnConfig, batch_size: usize, preset: String) -> Result<StepReport> {
     let machine = MachineRates::measure();
-    let all = trainer.batches();
-    trainer.train_until(WARM_UP.min(all / 2))?;
-    let seen = watch(trainer);
-    let before = trainer.stage_times();
-    let (start, mut done) = (Instant::now(), WARM_UP.min(all / 2));
-    while done < all && start.elapsed() < TIME {
-        done = (done + STRIDE).min(all);
-        trainer.train_until(done)?;
-    }
+    let (all, warm) = (trainer.batches(), WARM_UP.min(trainer.batches() / 2));
+    trainer.train_until(warm / 2)?;
+    let start = Instant::now();
+    trainer.train_until(warm)?;
+    let fitting = TIME.as_secs_f64() / start.elapsed().as_secs_f64() * (warm - warm / 2) as f64;
+    let (seen, before, start) = (watch(trainer), trainer.stage_times(), Instant::now());
+    trainer.train_until((warm + (fitting as usize).max(WARM_UP)).min(all))?;
     let seconds = start.elapsed().as_secs_f64();
     let (count, shapes) = seen.lock().expect("no batch panicked").means();
     let features =

@@ -34,7 +34,7 @@ const SETTINGS: [(&str, &str); 2] = [
     ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824"),
 ];
 
-/// Starts the program anew with those of [`SETTINGS`] that are not set.
+/// Starts the program anew with the `SETTINGS` that are not set.
 ///
 /// OpenMP's idle threads spin by default and take the cores that other stages need. The variables are read when the
 /// libraries are loaded, which is before `main`, so they can only be set for a program that starts after. Returns where nothing

@@ -36,7 +36,7 @@ pub struct Pipeline {
 
 /// Who has the stages.
 enum Running {
-    Inline(Stages, Option<(Pass, Range<usize>)>),
+    Inline(Box<Stages>, Option<(Pass, Range<usize>)>),
     Ahead(Workers),
     /// Between two of the others.
     Moving,
@@ -49,7 +49,7 @@ impl Pipeline {
             config: config.clone(),
             memory: Arc::new(Mutex::new(memory)),
             writer,
-            running: Running::Inline(stages, None),
+            running: Running::Inline(Box::new(stages), None),
             timeline: Timeline::default(),
         }
     }
@@ -61,7 +61,7 @@ impl Pipeline {
             Running::Inline(stages, Some((pass, batches)))
         } else {
             let ahead = Ahead { plans: self.config.queue_max, staleness: self.config.staleness as usize };
-            Running::Ahead(Workers::start(stages, self.memory.clone(), pass, batches, ahead, &self.timeline))
+            Running::Ahead(Workers::start(*stages, self.memory.clone(), pass, batches, ahead, &self.timeline))
         };
     }
 
@@ -121,10 +121,10 @@ impl Pipeline {
         &mut self.timeline
     }
 
-    fn take_stages(&mut self) -> Stages {
+    fn take_stages(&mut self) -> Box<Stages> {
         match std::mem::replace(&mut self.running, Running::Moving) {
             Running::Inline(stages, _) => stages,
-            Running::Ahead(workers) => workers.join(&mut self.timeline),
+            Running::Ahead(workers) => Box::new(workers.join(&mut self.timeline)),
             Running::Moving => unreachable!("a worker's panic ended the pipeline"),
         }
     }

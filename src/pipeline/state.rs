@@ -229,7 +229,8 @@ fn floats(values: impl Iterator<Item = f64>, kind: Kind) -> Tensor {
 fn node_feature_table(stream: &EventStream, shape: StateShape) -> Option<Tensor> {
     let dim = stream.node_feature_dim() as i64;
     (dim > 0).then(|| {
-        let rows: Vec<f32> = (0..stream.nodes()).flat_map(|n| stream.node_features(NodeId(n)).iter().copied()).collect();
+        let rows: Vec<f32> =
+            (0..stream.nodes()).flat_map(|n| stream.node_features(NodeId(n)).iter().copied()).collect();
         Tensor::from_slice(&rows).view([i64::from(stream.nodes()), dim]).to_device(shape.device).to_kind(shape.kind)
     })
 }

@@ -19,6 +19,8 @@ pub mod block;
 pub mod config;
 mod dedup;
 pub mod hash;
+#[cfg(test)]
+mod real_streams;
 mod recent;
 #[cfg(test)]
 mod tests;

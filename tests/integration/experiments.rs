@@ -41,3 +41,18 @@ fn the_readme_tells_the_truth() {
     Config::read(blocks[1], std::path::Path::new("README.md"), &[])
         .unwrap_or_else(|error| panic!("{}", error.sentence()));
 }
+
+/// The library's examples train on a small stream and tell how well.
+#[test]
+fn the_examples_run() {
+    let tests = std::env::current_exe().expect("this program");
+    let built = tests.parent().and_then(|deps| deps.parent()).expect("the profile's folder").join("examples");
+    for example in ["train", "custom_model"] {
+        let stream = project().join("tests/golden/bipartite.csv");
+        let program = built.join(example);
+        assert!(program.exists(), "{} is built by a plain `cargo test`", program.display());
+        let output = std::process::Command::new(program).arg(stream).output().expect("starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("test AP 0."), "{example}: {said}");
+    }
+}

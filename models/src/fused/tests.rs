@@ -233,7 +233,7 @@ fn any_number_of_threads_gives_the_same_bits() {
 fn nan_reaches_the_loss() {
     let case = Case::base();
     let (mut input, pairs) = (case.input(), case.pairs());
-    input.memory = input.memory * f64::NAN;
+    input.memory *= f64::NAN;
     let mut model = case.model();
     let embedded = model.embed(&input, Mode::Train);
     let scored = model.score(&embedded.z, &pairs);

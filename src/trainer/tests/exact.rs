@@ -200,8 +200,11 @@ fn non_finite_loss_keeps_the_state_before() {
     let error = trainer.train_epoch().expect_err("diverges");
     let crate::Error::NonFinite { batch, .. } = error else { panic!("{error}") };
     assert!(batch > 0, "the first batch has finite weights");
-    let left =
-        crate::trainer::state_hash::of(trainer.model.parameters(), trainer.sync.optimizer(), &trainer.pipeline.memory());
+    let left = crate::trainer::state_hash::of(
+        trainer.model.parameters(),
+        trainer.sync.optimizer(),
+        &trainer.pipeline.memory(),
+    );
     config.train.max_batches = batch;
     let mut before = Trainer::over(config, streams::small()).expect("valid");
     before.train_epoch().expect("finite up to there");
@@ -232,7 +235,8 @@ fn pipelined_is_serial() {
 #[test]
 fn a_stages_panic_is_the_runs() {
     let mut trainer = Trainer::over(config(40, 6), streams::small()).expect("valid");
-    trainer.passes.train.negatives = crate::pipeline::event::Negatives::Given(vec![tidemill_data::NodeId(0); 100].into());
+    trainer.passes.train.negatives =
+        crate::pipeline::event::Negatives::Given(vec![tidemill_data::NodeId(0); 100].into());
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trainer.train_epoch().map(drop)));
     let words = panic.expect_err("the third batch has no negatives");
     let words = words.downcast_ref::<String>().expect("words");
