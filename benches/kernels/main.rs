@@ -32,6 +32,7 @@ const FIRST: u32 = 30_000;
 const WIDTH: i64 = 100;
 
 fn main() {
+    tidemill::device::passive_wait();
     let mut criterion = Criterion::default()
         .sample_size(20)
         .warm_up_time(Duration::from_millis(500))
@@ -162,6 +163,8 @@ impl Draw for Same {
 fn adam(criterion: &mut Criterion) {
     let features = FeatureDims { edge: 172, node: 0 };
     let mut model = Tgn::new(&TgnConfig::default(), features, &Same, Device::Cpu).expect("a model");
+    let gradient = Tensor::full([model.parameters().count()], 1e-3, (Kind::Float, Device::Cpu));
+    model.parameters_mut().set_grads(&gradient).expect("of one length");
     let mut optimizer = Optimizer::new(OptimizerConfig::default(), model.parameters());
     criterion.bench_function("adam", |b| b.iter(|| optimizer.step(model.parameters_mut(), 1e-4)));
 }

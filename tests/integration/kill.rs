@@ -16,7 +16,7 @@ fn workspace() -> Workspace {
     let place = Workspace::new();
     match std::env::var("TIDEMILL_KILL_DATA") {
         Ok(path) => {
-            std::fs::copy(path, place.path("events")).map(drop).expect("the stream named by TIDEMILL_KILL_DATA")
+            std::fs::copy(path, place.path("events")).expect("the stream named by TIDEMILL_KILL_DATA");
         }
         Err(_) => drop(place.succeed("generate events --events 12000 --nodes 600 --features 8 --seed 3 --quiet")),
     }
