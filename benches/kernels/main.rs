@@ -196,6 +196,6 @@ fn whole_step(criterion: &mut Criterion, stream: &EventStream) {
         });
     });
     criterion.bench_function("step_setup", |b| {
-        b.iter_batched(|| stream.clone(), |stream| Trainer::over(Config::default(), stream), BatchSize::PerIteration)
+        b.iter_batched(|| stream.clone(), |stream| Trainer::over(Config::default(), stream), BatchSize::PerIteration);
     });
 }
