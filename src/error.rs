@@ -125,12 +125,14 @@ pub enum Error {
     },
 
     /// Ended by a signal after a checkpoint.
-    #[error("stopped on request in epoch {epoch} after {batch} batches; go on with tidemill train --resume RUN_DIR")]
+    #[error("stopped on request in epoch {epoch} after {batch} batches; go on with: tidemill train --resume {}", run.display())]
     Stopped {
         /// The epoch, from 1.
         epoch: u32,
         /// Batches of the epoch that are done.
         batch: usize,
+        /// The run's folder.
+        run: PathBuf,
     },
 
     /// Several ranks were started, or MPI was asked for and can not be had.
@@ -250,7 +252,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Unknown { nearest: Some(key) } => write!(f, " is no key; the nearest one is {key}"),
-            Fault::Unknown { nearest: None } => f.write_str(" is no key, nor near to one; README.md lists them"),
+            Fault::Unknown { nearest: None } => {
+                f.write_str(" is no key, nor near to one; the config.toml of any run folder holds every key")
+            }
             Fault::Type { message } => write!(f, ": {message}"),
             Fault::Impossible { value, problem, mend } if problem.is_empty() => write!(f, " = {value}: {mend}"),
             Fault::Impossible { value, problem, mend } => write!(f, " = {value}: {problem}; {mend}"),

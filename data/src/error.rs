@@ -94,6 +94,16 @@ pub enum Error {
         /// How many there are.
         found: u64,
     },
+    /// Times so far apart, or so far from zero, that their differences leave 64 bits.
+    #[error(
+        "times run from {first} to {last} ticks, beyond what differences of 64-bit integers hold (2^62 either way); give them in a coarser unit or correct them"
+    )]
+    TimeRange {
+        /// The first event's time.
+        first: i64,
+        /// The last event's time.
+        last: i64,
+    },
     /// A split without training events.
     #[error("the training split has no events: {mend}")]
     EmptySplit {

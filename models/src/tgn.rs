@@ -107,6 +107,7 @@ impl TgnConfig {
             [("memory_dim", self.memory_dim), ("time_dim", self.time_dim), ("embedding_dim", self.embedding_dim)]
         {
             require(width > 0, key, width, "a width is positive", "write 1 or more, such as 100")?;
+            require(width <= 65_536, key, width, "no memory holds rows that wide", "write 65536 or less, such as 100")?;
         }
         require(self.layers > 0, "layers", self.layers, "there is no embedding without a layer", "write 1 or 2")?;
         require(

@@ -41,8 +41,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     stream.write(&args.output)?;
     print(&format!(
-        "{}: {} events, {} nodes, {} edge features, sha256 {}\n",
+        "{0} (with {1} beside it: keep the two together): {2} events, {3} nodes, {4} edge features, sha256 {5}\n",
         args.output.display(),
+        args.output.with_extension("nodes.arrow").display(),
         stream.len(),
         stream.nodes(),
         stream.feature_dim(),

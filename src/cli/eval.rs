@@ -45,7 +45,7 @@ pub(super) enum Split {
 pub(super) fn run(args: Args) -> Result<()> {
     Launch::from_env()?.require_alone()?;
     device::passive_wait();
-    let config = Config::load(&args.run.join("config.toml"), &args.set)?;
+    let config = Config::rescore(&args.run.join("config.toml"), &args.set)?;
     let name = config.name();
     let mut trainer = Trainer::new(config)?;
     trainer.open_best(&args.run)?;

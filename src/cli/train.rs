@@ -55,6 +55,9 @@ pub(super) fn run(args: Args) -> Result<()> {
             });
         }
     };
+    if let Some(path) = &args.trace {
+        std::fs::write(path, "").map_err(Error::io("write", path))?; // a path that can not be written is told at once
+    }
     let stop = StopRequest::on_signals(false).map_err(|source| Error::Io {
         doing: "catch signals for",
         path: PathBuf::from("this process"),

@@ -26,6 +26,7 @@ impl Config {
         checks.train()?;
         checks.optimizer()?;
         checks.eval()?;
+        checks.threads()?;
         checks.pipeline()?;
         checks.later_releases()
     }
@@ -215,6 +216,16 @@ impl Checks<'_> {
             CandidateRule::File(path) => self.file_exists(Some(path), "eval.candidates"),
             _ => Ok(()),
         }
+    }
+
+    /// More threads than this help nobody, and a slip of the keyboard can ask for enough to stall the host.
+    fn threads(&self) -> Check {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = (4 * cores).max(64);
+        let (problem, mend) =
+            (format!("this host has {cores} cores"), format!("write {cores} or less; 0 shares them among the ranks"));
+        self.refuse(self.config.threads > most, "threads", &problem, &mend)?;
+        self.refuse(self.config.pipeline.intra_op > most, "pipeline.intra_op", problem, mend)
     }
 
     fn pipeline(&self) -> Check {

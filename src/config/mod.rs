@@ -173,22 +173,28 @@ impl Config {
     /// # Errors
     /// A key that can not be used, or that may not differ.
     pub fn resume(path: &Path, sets: &[String]) -> Result<Config> {
-        for set in sets {
-            let key = read::split_set(set)?.0;
-            if !RESUME_KEYS.contains(&key) {
-                let value = read::split_set(set)?.1.to_owned();
-                let error = ConfigError {
-                    origin: Origin::Set,
-                    key: key.to_owned(),
-                    fault: Fault::Impossible {
-                        value,
-                        problem: "a run that goes on keeps the values it was started with".to_owned(),
-                        mend: format!("only {} may differ; start a new run for anything else", RESUME_KEYS.join(", ")),
-                    },
-                };
-                return Err(error.into());
-            }
-        }
+        let mend = format!("only {} may differ; start a new run for anything else", RESUME_KEYS.join(", "));
+        let problem = "a run that goes on keeps the values it was started with";
+        refuse_sets(sets, |key| RESUME_KEYS.contains(&key), problem, &mend)?;
+        Config::load(path, sets)
+    }
+
+    /// The configuration under which a finished run is scored again: only how it is scored, and on what, may differ.
+    ///
+    /// # Errors
+    /// A key that can not be used, or that may not differ.
+    pub fn rescore(path: &Path, sets: &[String]) -> Result<Config> {
+        let free = |key: &str| {
+            key.starts_with("eval.")
+                || key.starts_with("device.")
+                || ["sampler.same_batch", "data.path", "threads"].contains(&key)
+        };
+        refuse_sets(
+            sets,
+            free,
+            "a run is scored with the model and the split it was trained with",
+            "only eval.*, device.*, sampler.same_batch, threads and the place of the same data (data.path) may differ",
+        )?;
         Config::load(path, sets)
     }
 
@@ -207,6 +213,19 @@ impl Config {
     pub fn eval_batch_size(&self) -> usize {
         if self.eval.batch_size == 0 { self.train.batch_size } else { self.eval.batch_size }
     }
+}
+
+/// Refuses a `--set` of a key that is not free.
+fn refuse_sets(sets: &[String], free: impl Fn(&str) -> bool, problem: &str, mend: &str) -> Result<()> {
+    for set in sets {
+        let (key, value) = read::split_set(set)?;
+        if !free(key) {
+            let (problem, mend) = (problem.to_owned(), mend.to_owned());
+            let fault = Fault::Impossible { value: value.to_owned(), problem, mend };
+            return Err(ConfigError { origin: Origin::Set, key: key.to_owned(), fault }.into());
+        }
+    }
+    Ok(())
 }
 
 /// What may differ from the run folder's `config.toml` on resume.

@@ -27,10 +27,12 @@ pub fn set_threads(configured: usize, intra_op: usize) -> usize {
     total
 }
 
-/// What libraries read from the environment when they are loaded: how OpenMP's idle threads wait, and above which size freed
-/// memory goes back to the kernel, which would have to clear it again for the next batch.
-const SETTINGS: [(&str, &str); 2] = [
+/// What libraries read from the environment when they are loaded: OpenMP's idle threads spin for some twenty microseconds, the
+/// pause between two products, and then sleep; and the size above which freed memory goes back to the kernel, which would
+/// have to clear it again for the next batch.
+const SETTINGS: [(&str, &str); 3] = [
     ("OMP_WAIT_POLICY", "PASSIVE"),
+    ("GOMP_SPINCOUNT", "30000"),
     ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824"),
 ];
 

@@ -7,7 +7,6 @@
 use super::event::BatchPlan;
 use crate::memory::{NodeMemory, StateCommit, StateShape};
 use crate::sampler::Hop;
-use rayon::prelude::*;
 use tch::{Kind, Tensor};
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::stream::EventStream;
@@ -165,11 +164,7 @@ impl StateReader {
         let host = Tensor::empty(&shape, (Kind::Float, tch::Device::Cpu));
         // SAFETY: the tensor is contiguous, f32, on the CPU, freshly made and of exactly this many elements.
         let out = unsafe { std::slice::from_raw_parts_mut(host.data_ptr().cast::<f32>(), events.len() * dim) };
-        const ROWS: usize = 256;
-        let stream = &self.stream;
-        out.par_chunks_mut(ROWS * dim)
-            .zip(events.par_chunks(ROWS))
-            .for_each(|(out, events)| stream.gather_features(events, out));
+        self.stream.gather_features(events, out);
         Some(host.to_device(self.shape.device).to_kind(self.shape.kind))
     }
 

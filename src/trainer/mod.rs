@@ -173,9 +173,10 @@ impl Trainer {
         if every(self.config.train.checkpoint_every) {
             self.checkpoint()?;
         }
-        if self.run.as_ref().is_some_and(|run| run.stop.requested()) {
+        if let Some(run) = self.run.as_ref().filter(|run| run.stop.requested()) {
+            let run = run.folder.path().to_owned();
             self.checkpoint()?;
-            return Err(Error::Stopped { epoch: self.history.epoch, batch: done });
+            return Err(Error::Stopped { epoch: self.history.epoch, batch: done, run });
         }
         let limit = self.config.train.max_seconds;
         let out = limit > 0.0 && self.history.train_seconds() >= limit;

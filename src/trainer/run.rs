@@ -63,7 +63,7 @@ impl Trainer {
     /// # Errors
     /// A folder without a checkpoint that can be used.
     pub fn open_best(&mut self, folder: &Path) -> Result<()> {
-        self.load_checkpoint(&RunFolder::open(folder)?, SameRun::Waived)?;
+        self.load_checkpoint(&RunFolder::open(folder)?, SameRun::SameData)?;
         self.restore_best()
     }
 

@@ -3,7 +3,7 @@
 use super::{History, Hooks, Trainer};
 use crate::config::Config;
 use crate::device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
 use crate::pipeline::Pipeline;
@@ -48,8 +48,19 @@ impl Passes {
         let sampler = |graph| Arc::new(Sampler::new(&config.sampler, graph, stream.meta().tick));
         let (seen_in_training, seen_later) = (sampler(training), sampler(whole));
         let avoid = config.train.avoid_positive;
+        for (name, events) in [("validation", split.val.len()), ("test", split.test.len())] {
+            if events == 0 {
+                tracing::warn!(
+                    "the {name} split is empty: its metrics are not numbers; change split.train and split.val"
+                );
+            }
+        }
         let negatives = |rule, scored, key| {
-            NegativeSampler::new(stream, split, rule, scored, avoid, key).map(|n| Negatives::Drawn(Arc::new(n)))
+            let sampler = NegativeSampler::new(stream, split, rule, scored, avoid, key)?;
+            if avoid && sampler.candidates() == 1 {
+                return Err(one_candidate());
+            }
+            Ok(Negatives::Drawn(Arc::new(sampler)))
         };
         let eval_key = Key::new(config.eval.negative_seed, Purpose::EvalNegative);
         let evaluation = |range: &Range<u32>, scored| -> Result<Pass> {
@@ -144,6 +155,13 @@ impl Trainer {
             hooks: Hooks::default(),
             run: None,
         })
+    }
+}
+
+fn one_candidate() -> Error {
+    Error::Usage {
+        problem: "there is one candidate destination, so no negative differs from the true one".to_owned(),
+        mend: "set train.negatives and eval.candidates to \"all_nodes\", or train.avoid_positive to false".to_owned(),
     }
 }
 

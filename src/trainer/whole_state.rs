@@ -13,13 +13,13 @@ use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::parameters::Parameters;
 
-/// Whether a checkpoint must be of this very configuration and stream.
+/// What a checkpoint must share with the run at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameRun {
-    /// To go on with a run.
+    /// Configuration and stream, to go on with it.
     Required,
-    /// To score it, maybe in another way.
-    Waived,
+    /// Of this stream, to score it, maybe in another way.
+    SameData,
 }
 
 /// Parameters and node state of the epoch with the best validation AP, as training left them.
@@ -69,7 +69,11 @@ impl Trainer {
             tracing::warn!("passed over a checkpoint: {skipped}");
         }
         let archive = latest.checkpoint.read_shard(0)?;
-        if same == SameRun::Required && archive.meta["digest"] != self.digest() {
+        let other = match same {
+            SameRun::Required => archive.meta["digest"] != self.digest(),
+            SameRun::SameData => archive.meta["stream"] != self.stream.hash(),
+        };
+        if other {
             return Err(Error::OtherRun { folder: folder.path().to_owned() });
         }
         self.restore(&archive)?;
@@ -85,6 +89,7 @@ impl Trainer {
     fn to_archive(&self, metrics_offset: u64) -> Result<Archive> {
         let meta = json!({
             "digest": self.digest(),
+            "stream": self.stream.hash(),
             "history": self.history,
             "metrics_offset": metrics_offset,
             "optimizer_steps": self.sync.optimizer().steps(),

@@ -107,6 +107,7 @@ impl EventStream {
         if events as u64 >= u64::from(u32::MAX) {
             return Err(Error::TooMany { what: "events", found: events as u64 });
         }
+        check_range(columns.time.first().copied(), columns.time.last().copied())?;
         assert_eq!(ids.nodes(), meta.nodes, "the id map names every node");
         assert_eq!((meta.events, columns.row.len()), (events as u64, events), "columns of one length");
         assert!(columns.time.is_sorted(), "events are ordered by time");
@@ -257,6 +258,15 @@ impl EventStream {
         let mut inner = (*self.inner).clone();
         inner.meta.name = name.into();
         EventStream::from_inner(inner)
+    }
+}
+
+/// Refuses times whose differences could overflow.
+pub(crate) fn check_range(first: Option<i64>, last: Option<i64>) -> Result<()> {
+    const MOST: i64 = 1 << 62;
+    match (first, last) {
+        (Some(first), Some(last)) if first <= -MOST || last >= MOST => Err(Error::TimeRange { first, last }),
+        _ => Ok(()),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::ids::{IdMap, SpaceIds, Strings};
 use super::ipc::{IpcBatch, IpcFile, Kind};
-use super::{Columns, EventStream, Inner, Labels, NodeFeatures, StreamMeta};
+use super::{Columns, EventStream, Inner, Labels, NodeFeatures, StreamMeta, check_range};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -138,6 +138,8 @@ fn check_columns(file: &IpcFile, inner: &Inner) -> Result<()> {
     if !inner.chunks.windows(2).all(joined) {
         return Err(file.damaged("times that decrease between record batches"));
     }
+    let ends = |c: Option<&Columns>, end: fn(&[i64]) -> Option<&i64>| c.and_then(|c| end(&c.time).copied());
+    check_range(ends(inner.chunks.first(), <[i64]>::first), ends(inner.chunks.last(), <[i64]>::last))?;
     Ok(())
 }
 
