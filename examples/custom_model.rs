@@ -24,7 +24,7 @@ impl Recency {
         let neighbors = config.sampler.neighbors[0] as i64;
         let mut declare = Declarations::default();
         let map = declare.add("map", &[WIDTH, neighbors], Init::xavier_uniform(neighbors, WIDTH));
-        let parameters = declare.build(Kind::Float, device, &PhiloxDraw { seed: config.seed });
+        let parameters = declare.build(Kind::Float, device, &PhiloxDraw::new(config.seed));
         Recency { parameters, map, neighbors }
     }
 

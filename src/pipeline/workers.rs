@@ -86,8 +86,7 @@ impl Workers {
     /// # Panics
     /// With a worker's own panic, if it had one.
     pub fn join(mut self, timeline: &mut Timeline) -> Stages {
-        self.ready = None;
-        self.frontier.close();
+        self.close();
         let (event, event_times) = self.event.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let (reader, state_times) = self.state.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         timeline.merge(event_times);
@@ -101,14 +100,17 @@ impl Workers {
         }
         Stages { event, reader }
     }
-}
 
-impl Workers {
     /// Ends both workers and forgets what they were doing, their panics included.
     pub fn end(mut self) {
+        self.close();
+        let _ = (self.event.join(), self.state.join());
+    }
+
+    /// Lets both workers go, whatever they wait for.
+    fn close(&mut self) {
         self.ready = None;
         self.frontier.close();
-        let _ = (self.event.join(), self.state.join());
     }
 }
 
@@ -140,11 +142,11 @@ fn read_all(
     (mut plans, mut ready): (Receiver<BatchPlan>, Sender<ReadyBatch>),
     mut times: Timeline,
 ) -> (StateReader, Timeline) {
-    let mut before = 0; // batches of this run whose commits come before the one at hand
+    let mut before = 0usize; // batches of this run whose commits come before the one at hand
     while let Some(plan) = plans.recv() {
         let batch = plan.batch;
         let prepared = times.time(Stage::State, batch, || reader.prepare(plan));
-        let may_read = times.wait(Stage::State, Stall::Hazard, || frontier.wait_for(before_of(before, staleness)));
+        let may_read = times.wait(Stage::State, Stall::Hazard, || frontier.wait_for(before.saturating_sub(staleness)));
         if !may_read {
             break;
         }
@@ -155,8 +157,4 @@ fn read_all(
         before += 1;
     }
     (reader, times)
-}
-
-fn before_of(batches: usize, staleness: usize) -> usize {
-    batches.saturating_sub(staleness)
 }

@@ -72,11 +72,6 @@ enum EpochEnd {
 }
 
 impl Trainer {
-    /// What a program that embeds the trainer wants to look at while it runs.
-    pub fn hooks(&mut self) -> &mut Hooks {
-        &mut self.hooks
-    }
-
     /// Trains until the epochs, the patience or the time are used up, then scores the test split with the best state.
     ///
     /// # Errors

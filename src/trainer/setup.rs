@@ -13,6 +13,7 @@ use crate::pipeline::sync::SyncStage;
 use crate::pipeline::workers::Stages;
 use crate::sampler::Sampler;
 use sha2::{Digest, Sha256};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 use tidemill_data::id::EventId;
@@ -109,7 +110,7 @@ impl Trainer {
     pub fn over(config: Config, stream: EventStream) -> Result<Trainer> {
         Trainer::with_model(config, stream, |config, stream, device| {
             let features = FeatureDims { edge: stream.feature_dim() as i64, node: stream.node_feature_dim() as i64 };
-            let draw = PhiloxDraw { seed: config.seed };
+            let draw = PhiloxDraw::new(config.seed);
             Ok(Box::new(Tgn::new(&config.model.tgn, features, &draw, device)?))
         })
     }
@@ -185,15 +186,29 @@ fn state_shape(spec: &StateSpec, stream: &EventStream, device: tch::Device) -> S
 
 /// Initial parameters: Philox words keyed by seed, name and index.
 pub struct PhiloxDraw {
-    /// The run's seed.
-    pub seed: u64,
+    seed: u64,
+    /// The latest name's key: a parameter's elements are drawn one after another.
+    latest: RefCell<(String, Key)>,
 }
 
 impl PhiloxDraw {
+    /// The draws of a run's seed.
+    pub fn new(seed: u64) -> PhiloxDraw {
+        PhiloxDraw { seed, latest: RefCell::new((String::new(), PhiloxDraw::key_of(seed, ""))) }
+    }
+
     fn key(&self, name: &str) -> Key {
+        let mut latest = self.latest.borrow_mut();
+        if latest.0 != name {
+            *latest = (name.to_owned(), PhiloxDraw::key_of(self.seed, name));
+        }
+        latest.1
+    }
+
+    fn key_of(seed: u64, name: &str) -> Key {
         let digest = Sha256::digest(name.as_bytes());
         let word = |i: usize| u32::from_le_bytes(digest[4 * i..4 * i + 4].try_into().expect("four bytes"));
-        Key::new(self.seed, Purpose::Parameter).narrow([word(0), word(1), word(2), word(3)])
+        Key::new(seed, Purpose::Parameter).narrow([word(0), word(1), word(2), word(3)])
     }
 }
 
