@@ -115,8 +115,8 @@ pub enum CheckpointError {
         /// How many ranks wrote it.
         ranks: u32,
     },
-    /// Nothing was saved yet.
-    #[error("there is no checkpoint in {}: the run was stopped before its first one, start it again", dir.display())]
+    /// No save was ever finished.
+    #[error("there is no finished checkpoint in {}: the run was stopped before its first one", dir.display())]
     Empty {
         /// The store's folder.
         dir: PathBuf,
@@ -228,7 +228,7 @@ impl CheckpointStore {
     /// Finds the newest intact checkpoint; verifies every byte of it.
     ///
     /// # Errors
-    /// [`CheckpointError::Empty`] if nothing was saved yet, [`CheckpointError::NoneIntact`] with the newest one's fault, or
+    /// [`CheckpointError::Empty`] if no save was finished, [`CheckpointError::NoneIntact`] with the newest one's fault, or
     /// [`CheckpointError::NewerFormat`] and [`CheckpointError::OtherConfig`]: falling back behind such an intact one would
     /// lose work without need.
     pub fn latest(&self) -> Result<Latest, CheckpointError> {
@@ -243,7 +243,8 @@ impl CheckpointStore {
             }
         }
         let (dir, count) = (self.dir.clone(), skipped.len());
-        match skipped.into_iter().next() {
+        let finished = |error: &CheckpointError| !matches!(error, CheckpointError::Unfinished { .. });
+        match skipped.into_iter().find(finished) {
             None => Err(CheckpointError::Empty { dir }),
             Some(newest) => Err(CheckpointError::NoneIntact { dir, count, newest: Box::new(newest) }),
         }

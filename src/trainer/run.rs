@@ -1,13 +1,13 @@
 //! Where a run's results go: its folder, its metrics, its checkpoints and the progress on the terminal.
 
-use super::checkpoint::CheckpointStore;
+use super::checkpoint::{CheckpointError, CheckpointStore};
 use super::metrics_log::MetricsLog;
 use super::progress::Progress;
 use super::run_folder::RunFolder;
 use super::signals::StopRequest;
 use super::whole_state::SameRun;
 use super::{EpochRecord, Trainer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pipeline::event::Pass;
 use serde_json::json;
 use std::ops::Range;
@@ -44,15 +44,21 @@ impl Trainer {
         Ok(())
     }
 
-    /// Goes on with the run in `folder`, from its newest intact checkpoint.
+    /// Goes on with the run in `folder`: from its newest intact checkpoint, or from the start if it never finished one.
     ///
     /// # Errors
-    /// A folder without a checkpoint that can be used.
+    /// A folder whose checkpoints can not be used.
     pub fn resume_run(&mut self, folder: &Path, console: Console) -> Result<()> {
         let folder = RunFolder::open(folder)?;
-        let archive = self.load_checkpoint(&folder, SameRun::Required)?;
+        let offset = match self.load_checkpoint(&folder, SameRun::Required) {
+            Ok(archive) => archive.meta["metrics_offset"].as_u64().unwrap_or(0),
+            Err(Error::Checkpoint(error @ CheckpointError::Empty { .. })) => {
+                tracing::warn!("{error}; it begins anew");
+                0
+            }
+            Err(error) => return Err(error),
+        };
         folder.write_config(&self.config.to_toml())?;
-        let offset = archive.meta["metrics_offset"].as_u64().unwrap_or(0);
         let metrics = folder.resume_metrics(offset)?;
         self.attach(folder, metrics, console);
         Ok(())

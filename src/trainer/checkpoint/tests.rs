@@ -224,6 +224,13 @@ fn leftovers_are_ignored_and_removed() {
 }
 
 #[test]
+fn a_first_save_that_never_finished_counts_for_nothing() {
+    let (_folder, store) = new_store(3);
+    fs::create_dir_all(store.dir().join(at(1, 15).folder())).expect("folder");
+    assert!(matches!(store.latest().expect_err("no checkpoint"), CheckpointError::Empty { .. }));
+}
+
+#[test]
 fn going_back_behind_a_damaged_one_drops_it() {
     let (_folder, store) = new_store(1);
     save(&store, at(1, 10)).expect("save");
