@@ -1,7 +1,14 @@
 //! `[dependency]`: whether a row that another rank owns is fetched, kept current by replay, or embedded by its owner.
 //!
-//! This release trains on one rank, which owns every row: only the configuration exists. Its defaults are the exact mode.
-//! Deliberately absent: the plan of a window and its cost model.
+//! [`plan`] shares out a batch among ranks and works out who sends what to whom, in integers alone; [`copies`] keeps the books
+//! of who holds which copy. The configuration's defaults are the exact mode. Deliberately absent: tensors and messages.
+
+pub mod copies;
+pub mod plan;
+pub mod routes;
+
+pub use plan::{Counts, Exchange, GlobalBatch, Planner, Share, Weights};
+pub use routes::Routes;
 
 use crate::byte_size::ByteSize;
 use crate::setting::Auto;

@@ -3,8 +3,9 @@
 //! A mail holds who the other endpoint was, when, and that endpoint's memory at the time (`payload`); the node's own memory
 //! is not stored since it cannot change before the mail is applied, and edge features are looked up by event id.
 //! Payloads live in one tensor, a pool of rows; a node's list of pool rows keeps the order in which its mails came.
-//! How many mails a node keeps is the model's rule, not the mailbox's.
+//! How many mails a node keeps is the model's rule, not the mailbox's. Nodes are known by their [`Place`] alone.
 
+use super::Place;
 use smallvec::SmallVec;
 use tch::{Device, Kind, Tensor};
 use tidemill_data::id::{EventId, NodeId, Timestamp};
@@ -35,18 +36,23 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// An empty mailbox for `nodes` nodes.
+    /// An empty mailbox for nodes at `0..places`.
     ///
     /// * `payload_dim`: width of a mail's tensor part. * `code_dim`: width of a stored time code, if the model stores one.
-    pub fn new(nodes: usize, payload_dim: i64, code_dim: Option<i64>, kind: Kind, device: Device) -> Mailbox {
+    pub fn new(places: usize, payload_dim: i64, code_dim: Option<i64>, kind: Kind, device: Device) -> Mailbox {
         let table = |width| Tensor::zeros([0, width], (kind, device));
         Mailbox {
-            rows: vec![MailRows::new(); nodes],
+            rows: vec![MailRows::new(); places],
             pool: Vec::new(),
             free: Vec::new(),
             payload: table(payload_dim),
             code: code_dim.map(table),
         }
+    }
+
+    /// Room for nodes at `0..places`.
+    pub fn grow(&mut self, places: usize) {
+        self.rows.resize(places, MailRows::new());
     }
 
     /// Forgets all mail.
@@ -58,8 +64,8 @@ impl Mailbox {
     }
 
     /// Pool rows of the node's pending mails, oldest first.
-    pub fn rows_of(&self, node: NodeId) -> &[u32] {
-        &self.rows[node.index()]
+    pub fn rows_of(&self, node: Place) -> &[u32] {
+        &self.rows[node as usize]
     }
 
     /// The mail in a pool row.
@@ -68,7 +74,7 @@ impl Mailbox {
     }
 
     /// Time of the node's latest pending mail.
-    pub fn latest(&self, node: NodeId) -> Option<Timestamp> {
+    pub fn latest(&self, node: Place) -> Option<Timestamp> {
         self.rows_of(node).last().map(|&row| self.mail(row).time)
     }
 
@@ -87,14 +93,14 @@ impl Mailbox {
     }
 
     /// Drops the node's pending mails.
-    pub fn take(&mut self, node: NodeId) {
-        self.free.extend(self.rows[node.index()].drain(..));
+    pub fn take(&mut self, node: Place) {
+        self.free.extend(self.rows[node as usize].drain(..));
     }
 
     /// Appends mails to their nodes, in order.
     ///
     /// * `payload`: `[Q, D_p]`. * `code`: `[Q, D_t]`, exactly if the model stores time codes.
-    pub fn put(&mut self, mails: &[(NodeId, Mail)], payload: &Tensor, code: Option<&Tensor>) {
+    pub fn put(&mut self, mails: &[(Place, Mail)], payload: &Tensor, code: Option<&Tensor>) {
         if mails.is_empty() {
             return;
         }
@@ -113,10 +119,10 @@ impl Mailbox {
         of(&self.payload) + self.code.as_ref().map_or(0, of)
     }
 
-    fn place(&mut self, node: NodeId, mail: Mail) -> u32 {
+    fn place(&mut self, node: Place, mail: Mail) -> u32 {
         let row = self.free.pop().expect("room was reserved");
         self.pool[row as usize] = mail;
-        self.rows[node.index()].push(row);
+        self.rows[node as usize].push(row);
         row
     }
 
@@ -135,7 +141,7 @@ impl Mailbox {
 }
 
 /// A matrix with `more` rows of zeros below.
-fn lengthened(table: &Tensor, more: usize) -> Tensor {
+pub(super) fn lengthened(table: &Tensor, more: usize) -> Tensor {
     let rows = table.size()[0];
     let grown = Tensor::zeros([rows + more as i64, table.size()[1]], (table.kind(), table.device()));
     grown.narrow(0, 0, rows).copy_(table);

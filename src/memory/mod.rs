@@ -4,10 +4,15 @@
 //! its state after the forward pass and as its parameters after the optimizer step; between the two the rows that the batch
 //! replaced are kept, so that a batch whose loss or gradient is not finite leaves no trace ([`NodeMemory::roll_back`]).
 //! Models never see this type: they get rows and return rows.
+//!
+//! One of several ranks holds its own nodes' state and copies of others' ([`Places`]). Commits write own nodes alone; copies
+//! come from their owners ([`NodeMemory::put_copies`]) and are never written back.
 
 mod mailbox;
+mod places;
 
 pub use mailbox::{Mail, MailRows, Mailbox};
+pub use places::{Place, Places};
 
 use std::collections::VecDeque;
 use tch::{Device, Kind, Tensor};
@@ -16,7 +21,7 @@ use tidemill_data::id::{EventId, NodeId, Timestamp};
 /// Shape of the state that a model keeps per node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateShape {
-    /// Nodes.
+    /// Nodes of the stream.
     pub nodes: usize,
     /// Width of a memory row, D_m.
     pub memory_dim: i64,
@@ -34,6 +39,7 @@ pub struct StateShape {
 pub struct NodeMemory {
     shape: StateShape,
     origin: Timestamp,
+    places: Places,
     rows: Tensor,
     last_update: Vec<Timestamp>,
     mailbox: Mailbox,
@@ -77,13 +83,20 @@ pub struct NodeState {
 impl NodeMemory {
     /// Zero memory without mail; `origin` is the time of last update of a node never touched.
     pub fn new(shape: StateShape, origin: Timestamp) -> NodeMemory {
+        NodeMemory::placed(shape, origin, Places::All { nodes: shape.nodes })
+    }
+
+    /// As [`NodeMemory::new`], of the nodes that have a place.
+    pub fn placed(shape: StateShape, origin: Timestamp, places: Places) -> NodeMemory {
+        let rows = places.capacity();
         NodeMemory {
-            rows: Tensor::zeros([shape.nodes as i64, shape.memory_dim], (shape.kind, shape.device)),
-            last_update: vec![origin; shape.nodes],
-            mailbox: Mailbox::new(shape.nodes, shape.payload_dim, shape.code_dim, shape.kind, shape.device),
+            rows: Tensor::zeros([rows as i64, shape.memory_dim], (shape.kind, shape.device)),
+            last_update: vec![origin; rows],
+            mailbox: Mailbox::new(rows, shape.payload_dim, shape.code_dim, shape.kind, shape.device),
             undo: VecDeque::new(),
             shape,
             origin,
+            places,
         }
     }
 
@@ -102,24 +115,88 @@ impl NodeMemory {
 
     /// Memory rows of nodes.
     ///
-    /// * `nodes`: `[N]` i64. * returns `[N, D_m]`, a copy.
-    pub fn rows(&self, nodes: &Tensor) -> Tensor {
-        self.rows.index_select(0, nodes)
+    /// * returns `[N, D_m]`, a copy.
+    pub fn rows(&self, nodes: &[NodeId]) -> Tensor {
+        self.rows.index_select(0, &self.index(nodes))
     }
 
-    /// The pending mail.
+    /// The pending mail, by place.
     pub fn mailbox(&self) -> &Mailbox {
         &self.mailbox
     }
 
+    /// Mailbox rows of a node's pending mails, oldest first.
+    pub fn pending(&self, node: NodeId) -> &[u32] {
+        self.mailbox.rows_of(self.places.of(node))
+    }
+
     /// Committed time of last update.
     pub fn last_update(&self, node: NodeId) -> Timestamp {
-        self.last_update[node.index()]
+        self.last_update[self.places.of(node) as usize]
     }
 
     /// Time of last update once the pending mail is applied.
     pub fn next_update(&self, node: NodeId) -> Timestamp {
-        self.mailbox.latest(node).unwrap_or(self.last_update(node))
+        let place = self.places.of(node);
+        self.mailbox.latest(place).unwrap_or(self.last_update[place as usize])
+    }
+
+    /// Which nodes are here.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Makes `own`, in node order, this rank's nodes, all as at the start of an epoch; copies go.
+    pub fn own_afresh(&mut self, own: Vec<NodeId>) {
+        *self = NodeMemory::placed(self.shape, self.origin, Places::of_own(self.shape.nodes, own));
+    }
+
+    /// Changes who is this rank's own, states staying as they are: `own`, in node order, must have places.
+    pub fn set_own(&mut self, own: Vec<NodeId>) {
+        self.places.set_own(own);
+    }
+
+    /// Takes over copies of other ranks' rows; what was here of these nodes is replaced.
+    pub fn put_copies(&mut self, nodes: &[NodeId], state: &NodeState) {
+        nodes.iter().for_each(|&node| self.admit(node));
+        self.overwrite(nodes, state);
+    }
+
+    /// Gives a node that no batch has written its row, unless it is here.
+    pub fn admit(&mut self, node: NodeId) {
+        if self.places.admit(node) {
+            self.grow(self.places.capacity());
+        }
+    }
+
+    /// Drops all copies.
+    pub fn dismiss_copies(&mut self) {
+        self.dismiss(&self.places.copied());
+    }
+
+    /// Drops nodes' rows.
+    pub fn dismiss(&mut self, nodes: &[NodeId]) {
+        let gone: Vec<Place> = nodes.iter().filter_map(|&node| self.places.dismiss(node)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        let index: Vec<i64> = gone.iter().map(|&place| i64::from(place)).collect();
+        let _ = self.rows.index_fill_(0, &Tensor::from_slice(&index).to_device(self.shape.device), 0.0);
+        for place in gone {
+            self.last_update[place as usize] = self.origin;
+            self.mailbox.take(place);
+        }
+    }
+
+    /// Room for rows `0..capacity`, at least half as much again when it has to grow.
+    fn grow(&mut self, capacity: usize) {
+        let old = self.last_update.len();
+        if capacity > old {
+            let grown = capacity.max(old + old / 2);
+            self.rows = mailbox::lengthened(&self.rows, grown - old);
+            self.last_update.resize(grown, self.origin);
+            self.mailbox.grow(grown);
+        }
     }
 
     /// The state commit: endpoints' rows become the memory, their mail is cleared, then the batch's mails are stored.
@@ -129,14 +206,15 @@ impl NodeMemory {
         self.undo.push_back(Undo { nodes: commit.nodes.to_vec(), state: self.read(commit.nodes) });
         self.write_rows(commit.nodes, commit.rows);
         for &node in commit.nodes {
-            self.last_update[node.index()] = self.next_update(node);
-            self.mailbox.take(node);
+            let place = self.places.of(node);
+            self.last_update[place as usize] = self.next_update(node);
+            self.mailbox.take(place);
         }
         let timed = |&(node, mail): &(NodeId, Mail)| {
-            let elapsed = mail.time.0 - self.last_update[node.index()].0;
-            (node, Mail { elapsed, ..mail })
+            let place = self.places.of(node);
+            (place, Mail { elapsed: mail.time.0 - self.last_update[place as usize].0, ..mail })
         };
-        let mails: Vec<(NodeId, Mail)> = commit.mails.iter().map(timed).collect();
+        let mails: Vec<(Place, Mail)> = commit.mails.iter().map(timed).collect();
         let elapsed: Vec<i64> = mails.iter().map(|(_, mail)| mail.elapsed).collect();
         self.mailbox.put(&mails, commit.payload, encode(&elapsed).as_ref());
     }
@@ -155,12 +233,12 @@ impl NodeMemory {
 
     /// Copies the whole state of some nodes.
     pub fn read(&self, nodes: &[NodeId]) -> NodeState {
-        let pool: Vec<i64> = nodes.iter().flat_map(|&n| self.mailbox.rows_of(n)).map(|&row| i64::from(row)).collect();
+        let pool: Vec<i64> = nodes.iter().flat_map(|&n| self.pending(n)).map(|&row| i64::from(row)).collect();
         let pool_index = Tensor::from_slice(&pool).to_device(self.shape.device);
         NodeState {
-            rows: self.rows(&self.index(nodes)),
+            rows: self.rows(nodes),
             last_update: nodes.iter().map(|&n| self.last_update(n)).collect(),
-            counts: nodes.iter().map(|&n| self.mailbox.rows_of(n).len() as u32).collect(),
+            counts: nodes.iter().map(|&n| self.pending(n).len() as u32).collect(),
             mails: pool.iter().map(|&row| self.mailbox.mail(row as u32)).collect(),
             payload: self.mailbox.payload(&pool_index),
             code: self.mailbox.code(&pool_index),
@@ -172,33 +250,32 @@ impl NodeMemory {
         self.write_rows(nodes, &state.rows);
         let mut owners = Vec::with_capacity(state.mails.len());
         for ((&node, &time), &count) in nodes.iter().zip(&state.last_update).zip(&state.counts) {
-            self.last_update[node.index()] = time;
-            self.mailbox.take(node);
-            owners.extend((0..count).map(|_| node));
+            let place = self.places.of(node);
+            self.last_update[place as usize] = time;
+            self.mailbox.take(place);
+            owners.extend((0..count).map(|_| place));
         }
-        let mails: Vec<(NodeId, Mail)> = owners.into_iter().zip(state.mails.iter().copied()).collect();
+        let mails: Vec<(Place, Mail)> = owners.into_iter().zip(state.mails.iter().copied()).collect();
         self.mailbox.put(&mails, &state.payload, state.code.as_ref());
     }
 
-    /// Copies the whole state of all nodes.
+    /// Copies the whole state of all own nodes.
     pub fn read_all(&self) -> NodeState {
         self.read(&self.all_nodes())
     }
 
-    /// Copies the whole state of all nodes, a few at a time and in order: what a large state is hashed and stored by.
+    /// Copies the whole state of all own nodes, a few at a time and in order: what a large state is hashed and stored by.
     pub fn parts(&self) -> impl Iterator<Item = NodeState> + '_ {
         self.nodes_of_parts().map(|nodes| self.read(&nodes))
     }
 
     /// The nodes of each of [`NodeMemory::parts`].
     pub fn nodes_of_parts(&self) -> impl Iterator<Item = Vec<NodeId>> + use<> {
-        let nodes = self.shape.nodes;
-        (0..nodes)
-            .step_by(PART)
-            .map(move |first| (first..(first + PART).min(nodes)).map(|n| NodeId(n as u32)).collect())
+        let (places, nodes) = (self.places.clone(), self.places.own_len());
+        (0..nodes).step_by(PART).map(move |first| places.own(first..(first + PART).min(nodes)))
     }
 
-    /// Replaces the whole state of all nodes; nothing is left to roll back to.
+    /// Replaces the whole state of all own nodes; nothing is left to roll back to.
     pub fn restore(&mut self, state: &NodeState) {
         self.reset();
         self.overwrite(&self.all_nodes(), state);
@@ -210,11 +287,11 @@ impl NodeMemory {
     }
 
     fn all_nodes(&self) -> Vec<NodeId> {
-        (0..self.shape.nodes as u32).map(NodeId).collect()
+        self.places.own(0..self.places.own_len())
     }
 
     fn index(&self, nodes: &[NodeId]) -> Tensor {
-        let ids: Vec<i64> = nodes.iter().map(|n| i64::from(n.0)).collect();
+        let ids: Vec<i64> = nodes.iter().map(|&n| i64::from(self.places.of(n))).collect();
         Tensor::from_slice(&ids).to_device(self.shape.device)
     }
 

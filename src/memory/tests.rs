@@ -22,7 +22,7 @@ fn floats(tensor: &Tensor) -> Vec<f64> {
 }
 
 fn pending(memory: &NodeMemory, node: u32) -> Vec<Mail> {
-    memory.mailbox().rows_of(NodeId(node)).iter().map(|&row| memory.mailbox().mail(row)).collect()
+    memory.pending(NodeId(node)).iter().map(|&row| memory.mailbox().mail(row)).collect()
 }
 
 /// The time of last update is that of the mail that was applied, never the time of the event being committed.

@@ -1,11 +1,15 @@
 //! Stage 1, event: which events a batch holds, their negatives, samples and dropout masks, and what it will write.
 //!
 //! Integers only. A plan is a pure function of the pass, the epoch and the batch number, so it may be made ahead of time,
-//! on any thread and on any rank.
+//! on any thread and on any rank. On one of several ranks it is that rank's share of the global batch.
 
+use crate::dependency::{Counts, Exchange, GlobalBatch, Planner, Routes, Share, Weights};
 use crate::graph::{Endpoint, Tcsr};
 use crate::memory::{Mail, unsent};
+use crate::partition::{Partition, Rank};
 use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
+use crate::setting::Auto;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId};
@@ -34,6 +38,8 @@ pub struct Pass {
     pub dropout: Option<Dropout>,
     /// Which of a batch's mails a node keeps.
     pub mails_kept: MailsKept,
+    /// Who owns which node when; absent alone.
+    pub partition: Option<Arc<Partition>>,
 }
 
 /// Where negative destinations come from.
@@ -75,34 +81,59 @@ impl Pass {
     }
 }
 
-/// All integers of a batch.
+/// All integers of a batch, as one rank sees it.
 pub struct BatchPlan {
     /// Number of the batch in its pass, from 0.
     pub batch: usize,
-    /// Its events, `[B]`.
+    /// Events of the global batch, over all ranks.
+    pub global_events: usize,
+    /// The events that are primary on this rank, `[B]`.
     pub events: Vec<EventId>,
-    /// Negative destinations, event after event, `[B * n]`.
+    /// Their negative destinations, event after event, `[B * n]`.
     pub negatives: Vec<NodeId>,
-    /// Sampled neighbors of the logical roots: sources `[B]`, destinations `[B]`, negatives `[B * n]`.
+    /// Sampled neighbors of the logical roots that this rank embeds: sources, destinations, negatives in the batch's order.
     pub sample: Sample,
+    /// The rows read: the sample's, then this rank's own endpoints that it does not reach, `[N]`.
+    pub rows: Vec<NodeId>,
+    /// Embeddings of this rank's events, as sources `[B]`, destinations `[B]`, negatives `[B * n]`: indices into those made
+    /// here, then those received.
+    pub embeddings: Vec<u32>,
     /// Dropout masks per hop, top first: `[R, H, K]`, true where a weight stays.
     pub keep: Vec<Option<Vec<bool>>>,
     /// What the state commit writes.
     pub commit: CommitPlan,
+    /// What is exchanged with other ranks; nothing alone.
+    pub exchange: Exchange,
+    /// Where this rank's remote rows came from.
+    pub counts: Counts,
     /// Fingerprint of the sampled neighbors.
     pub hash: SampleHash,
 }
 
-/// What a batch writes to the state, in integers.
+/// What a batch writes to the state of this rank's nodes, in integers.
+#[derive(Default)]
 pub struct CommitPlan {
-    /// The events' endpoints, each once, in order of appearance.
+    /// The endpoints that this rank owns, each once, in order of appearance.
     pub nodes: Vec<NodeId>,
     /// Their rows among the rows read.
     pub rows: Vec<u32>,
     /// New mails in order, with their owners.
     pub mails: Vec<(NodeId, Mail)>,
-    /// Rows among those read whose memory, once committed, the mails carry, `[Q]`.
+    /// Whose memory, once committed, the mails carry, `[Q]`: rows among those read, then those that peers send.
     pub payload_rows: Vec<u32>,
+    /// Committed memory that travels for mails: out, rows among those read; in, one entry each.
+    pub peers: Routes<u32>,
+}
+
+/// One of several ranks, and what sending costs it.
+#[derive(Clone)]
+pub struct Among {
+    /// This rank.
+    pub me: Rank,
+    /// Where remote roots are embedded.
+    pub delegate: Auto<bool>,
+    /// Sizes on the wire.
+    pub weights: Weights,
 }
 
 /// Makes plans; owns the scratch space that they share.
@@ -110,69 +141,152 @@ pub struct EventStage {
     stream: EventStream,
     scratch: SampleScratch,
     roots: Vec<Root>,
-    slot_of_row: Vec<u32>,
+    row_of: Vec<u32>,
+    slot_of: Vec<u32>,
+    among: Option<Among>,
+    planner: Option<Planner>,
 }
 
 impl EventStage {
-    /// A stage over a stream.
-    pub fn new(stream: EventStream) -> EventStage {
-        EventStage { scratch: SampleScratch::default(), stream, roots: Vec::new(), slot_of_row: Vec::new() }
+    /// A stage over a stream, alone or on one of several ranks.
+    pub fn new(stream: EventStream, among: Option<Among>) -> EventStage {
+        let nodes = stream.nodes() as usize;
+        EventStage {
+            scratch: SampleScratch::default(),
+            roots: Vec::new(),
+            row_of: vec![u32::MAX; nodes],
+            slot_of: vec![u32::MAX; nodes],
+            stream,
+            among,
+            planner: None,
+        }
     }
 
-    /// Plans batch `batch` of a pass.
+    /// Makes ready for a pass; `blank`: every row is as at the start of an epoch.
+    pub fn begin(&mut self, pass: &Pass, blank: bool) {
+        self.planner = self.among.as_ref().map(|among| {
+            let partition = pass.partition.clone().expect("a pass on one of several ranks has a partition");
+            let Among { me, delegate, weights } = among.clone();
+            Planner::new(me, &self.stream, partition, delegate, weights, pass.epoch > 0, blank)
+        });
+    }
+
+    /// Plans batch `batch` of a pass. Batches come in order.
     pub fn plan(&mut self, pass: &Pass, batch: usize) -> BatchPlan {
-        let events: Vec<EventId> = pass.events[pass.span(batch)].to_vec();
+        let span = pass.span(batch);
+        let events: Vec<EventId> = pass.events[span.clone()].to_vec();
         let negatives = negatives_of(&self.stream, pass, batch, &events);
         logical_roots(&self.stream, pass.sampler.graph(), &events, &negatives, &mut self.roots);
         let words = |purpose| Key::new(pass.seed, purpose).narrow([pass.epoch, batch as u32, 0, 0]);
-        let sample = pass.sampler.sample(&self.roots, events[0], words(Purpose::Neighbor), &mut self.scratch);
-        let keep = dropout_masks(&self.stream, pass, &sample, words(Purpose::Dropout));
-        let hash = sample_hash(pass, &events, &sample);
-        let commit = self.plan_commit(pass.mails_kept, &events, &sample);
-        BatchPlan { batch, events, negatives, sample, keep, commit, hash }
+        let (key, first) = (words(Purpose::Neighbor), span.start);
+        let share = {
+            let global = GlobalBatch { number: batch, first, events: &events, roots: &self.roots, key };
+            match &mut self.planner {
+                Some(planner) => planner.share(&pass.sampler, &global, &mut self.scratch),
+                None => whole_share(&pass.sampler, &global, &mut self.scratch),
+            }
+        };
+        let commit = self.plan_commit(pass.mails_kept, &events, &share.rows);
+        let per_event = pass.negatives_per_event as usize;
+        let of_event = |&i: &u32| &negatives[i as usize * per_event..(i as usize + 1) * per_event];
+        BatchPlan {
+            batch,
+            global_events: events.len(),
+            hash: sample_hash(pass, &events, &share),
+            keep: dropout_masks(&self.stream, pass, &share.sample, words(Purpose::Dropout)),
+            negatives: share.mine.iter().flat_map(of_event).copied().collect(),
+            events: share.mine.iter().map(|&i| events[i as usize]).collect(),
+            sample: share.sample,
+            rows: share.rows,
+            embeddings: share.embeddings,
+            commit,
+            exchange: share.exchange,
+            counts: share.counts,
+        }
     }
 
-    fn plan_commit(&mut self, kept: MailsKept, events: &[EventId], sample: &Sample) -> CommitPlan {
-        self.slot_of_row.clear();
-        self.slot_of_row.resize(sample.rows.len(), u32::MAX);
-        let mut plan = CommitPlan { nodes: Vec::new(), rows: Vec::new(), mails: Vec::new(), payload_rows: Vec::new() };
-        let mut all: Vec<(u32, Mail, u32)> = Vec::with_capacity(2 * events.len()); // (slot of the owner, mail, row of the peer)
-        for (i, &event) in events.iter().enumerate() {
-            let ends = [i, events.len() + i].map(|logical| row_of_root(sample, logical));
+    /// What the batch's events leave behind: this rank's nodes' rows and mails, and the memory that travels for them.
+    fn plan_commit(&mut self, kept: MailsKept, events: &[EventId], rows: &[NodeId]) -> CommitPlan {
+        rows.iter().enumerate().for_each(|(row, node)| self.row_of[node.index()] = row as u32);
+        let mut endpoints = Vec::new(); // all ranks', each once, in order of appearance
+        let mut all: Vec<(u32, Mail)> = Vec::with_capacity(2 * events.len()); // (place of the owner in `endpoints`, mail)
+        for &event in events {
             let nodes = [self.stream.source(event), self.stream.destination(event)];
             for (end, peer) in [(0, 1), (1, 0)] {
-                let slot = &mut self.slot_of_row[ends[end] as usize];
+                let slot = &mut self.slot_of[nodes[end].index()];
                 if *slot == u32::MAX {
-                    *slot = plan.nodes.len() as u32;
-                    plan.nodes.push(nodes[end]);
-                    plan.rows.push(ends[end]);
+                    *slot = endpoints.len() as u32;
+                    endpoints.push(nodes[end]);
                 }
-                all.push((*slot, unsent(nodes[peer], event, self.stream.time(event)), ends[peer]));
+                all.push((*slot, unsent(nodes[peer], event, self.stream.time(event))));
             }
         }
+        endpoints.iter().for_each(|node| self.slot_of[node.index()] = u32::MAX);
         if kept == MailsKept::Last {
-            all = last_of_each(all, plan.nodes.len());
+            all = last_of_each(all, endpoints.len());
         }
-        for (slot, mail, peer_row) in all {
-            plan.mails.push((plan.nodes[slot as usize], mail));
-            plan.payload_rows.push(peer_row);
+        let mails = all.into_iter().map(|(slot, mail)| (endpoints[slot as usize], mail)).collect();
+        self.route_mails(endpoints, mails, rows.len() as u32)
+    }
+
+    /// Keeps what this rank writes, and notes whose committed memory it sends and gets.
+    fn route_mails(&self, endpoints: Vec<NodeId>, mails: Vec<(NodeId, Mail)>, rows: u32) -> CommitPlan {
+        let mut plan = CommitPlan::default();
+        let row_of = |node: NodeId| self.row_of[node.index()];
+        let Some(planner) = &self.planner else {
+            plan.rows = endpoints.iter().map(|&node| row_of(node)).collect();
+            plan.payload_rows = mails.iter().map(|(_, mail)| row_of(mail.peer)).collect();
+            return CommitPlan { nodes: endpoints, mails, ..plan };
+        };
+        let me = planner.me();
+        plan.nodes = endpoints.into_iter().filter(|&node| planner.owner(node) == me).collect();
+        plan.rows = plan.nodes.iter().map(|&node| row_of(node)).collect();
+        let mut sent: HashSet<(Rank, NodeId)> = HashSet::new();
+        let mut received: HashMap<NodeId, (Rank, u32)> = HashMap::new();
+        for &(node, mail) in &mails {
+            let (from, to) = (planner.owner(mail.peer), planner.owner(node));
+            if from == me && to != me && sent.insert((to, mail.peer)) {
+                plan.peers.note(me, from, to, row_of(mail.peer));
+            }
+            if to == me && from != me && !received.contains_key(&mail.peer) {
+                let before = plan.peers.into.iter().find(|(rank, _)| *rank == from).map_or(0, |(_, list)| list.len());
+                received.insert(mail.peer, (from, before as u32));
+                plan.peers.note(me, from, to, 0);
+            }
         }
+        let mut first = HashMap::new();
+        let mut end = rows;
+        for (rank, list) in &plan.peers.into {
+            first.insert(*rank, end);
+            end += list.len() as u32;
+        }
+        let place = |peer: NodeId| received.get(&peer).map_or_else(|| row_of(peer), |&(rank, at)| first[&rank] + at);
+        plan.mails = mails.into_iter().filter(|&(node, _)| planner.owner(node) == me).collect();
+        plan.payload_rows = plan.mails.iter().map(|(_, mail)| place(mail.peer)).collect();
         plan
     }
 }
 
+/// The share of a rank that is alone: everything.
+fn whole_share(sampler: &Sampler, batch: &GlobalBatch<'_>, scratch: &mut SampleScratch) -> Share {
+    let sample = sampler.sample(batch.roots, batch.events[0], batch.key, scratch);
+    Share {
+        mine: (0..batch.events.len() as u32).collect(),
+        embeds: (0..batch.roots.len() as u32).collect(),
+        rows: sample.rows.clone(),
+        embeddings: sample.root_of.clone(),
+        sample,
+        ..Share::default()
+    }
+}
+
 /// Keeps the last mail of each of `owners` owners; what is kept stays in order of the owners.
-fn last_of_each(mails: Vec<(u32, Mail, u32)>, owners: usize) -> Vec<(u32, Mail, u32)> {
+fn last_of_each(mails: Vec<(u32, Mail)>, owners: usize) -> Vec<(u32, Mail)> {
     let mut last = vec![None; owners];
     for mail in mails {
         last[mail.0 as usize] = Some(mail);
     }
     last.into_iter().flatten().collect()
-}
-
-/// Row, among the rows read, of the node of a logical root.
-fn row_of_root(sample: &Sample, logical: usize) -> u32 {
-    sample.hops.iter().fold(sample.root_of[logical], |at, hop| hop.below_root[at as usize])
 }
 
 fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[EventId]) -> Vec<NodeId> {
@@ -219,19 +333,21 @@ pub fn logical_roots(
     }
 }
 
-/// Fingerprint of a training batch's samples; evaluation has none.
-fn sample_hash(pass: &Pass, events: &[EventId], sample: &Sample) -> SampleHash {
+/// Fingerprint of the samples of a training batch that this rank made; evaluation has none.
+fn sample_hash(pass: &Pass, events: &[EventId], share: &Share) -> SampleHash {
     let mut hash = SampleHash::default();
     if pass.epoch == 0 {
         return hash;
     }
     let (b, per_event) = (events.len(), pass.negatives_per_event as usize);
-    for (i, &event) in events.iter().enumerate() {
-        hash.add_root(sample, i, event, Role::Source);
-        hash.add_root(sample, b + i, event, Role::Destination);
-        for draw in 0..per_event {
-            hash.add_root(sample, 2 * b + i * per_event + draw, event, Role::Negative(draw as u32));
-        }
+    for (place, &logical) in share.embeds.iter().enumerate() {
+        let logical = logical as usize;
+        let (event, role) = match logical / b {
+            0 => (logical, Role::Source),
+            1 => (logical - b, Role::Destination),
+            _ => ((logical - 2 * b) / per_event, Role::Negative(((logical - 2 * b) % per_event) as u32)),
+        };
+        hash.add_root(&share.sample, place, events[event], role);
     }
     hash
 }

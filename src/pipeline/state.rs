@@ -2,11 +2,18 @@
 //!
 //! The only place where integers become tensors. Reading has two parts: what does not depend on the state (features, indices,
 //! times, masks) is prepared at once, the rows and their mail are read when the commit before has happened. The only writer
-//! of the node memory is the state commit, [`StateWriter::commit`], called after a batch's forward pass.
+//! of the node memory is the state commit, [`StateWriter::commit`], called after a batch's forward pass. On one of several
+//! ranks the rows that others own come here first ([`Peers::bring_rows`]).
 
 use super::event::BatchPlan;
+use super::exchange::{self, Peers};
+use super::features::Features;
+use super::lock;
+use crate::error::Result;
 use crate::memory::{NodeMemory, StateCommit, StateShape};
+use crate::partition::{Partition, Rank};
 use crate::sampler::Hop;
+use std::sync::{Arc, Mutex};
 use tch::{Kind, Tensor};
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::stream::EventStream;
@@ -26,8 +33,6 @@ pub struct ReadyBatch {
 /// A batch as far as it can be made without a look at the state.
 pub struct PreparedBatch {
     plan: BatchPlan,
-    /// `[N]` i64: the nodes read.
-    nodes: Tensor,
     /// All but what depends on times of last update.
     layers: Vec<LayerInput>,
     pairs: PairInput,
@@ -40,34 +45,78 @@ pub struct StateReader {
     root_time: bool,
     loss: LossReduction,
     node_features: Option<Tensor>,
+    features: Features,
+    among: Option<(Peers, Rank, Arc<Partition>)>,
+    most_copied: u64,
 }
 
 impl StateReader {
     /// A reader of states of this shape, for `model`.
     pub fn new(stream: EventStream, shape: StateShape, model: &dyn Model, loss: LossReduction) -> StateReader {
         let node_features = node_feature_table(&stream, shape);
-        StateReader { stream, shape, root_time: model.spec().root_time, loss, node_features }
+        let (root_time, features) = (model.spec().root_time, Features::new(stream.clone()));
+        StateReader { stream, shape, root_time, loss, node_features, features, among: None, most_copied: 0 }
+    }
+
+    /// Makes ready for a pass on one of several ranks; no copies are left from an earlier one.
+    pub fn begin(&mut self, peers: Peers, me: Rank, partition: Arc<Partition>, memory: &Mutex<NodeMemory>) {
+        self.features.clear();
+        lock(memory).dismiss_copies();
+        self.among = Some((peers, me, partition));
     }
 
     /// Everything of a batch that does not depend on the state.
-    pub fn prepare(&self, plan: BatchPlan) -> PreparedBatch {
-        let nodes = self.index(plan.sample.rows.iter().map(|n| i64::from(n.0)));
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn prepare(&mut self, plan: BatchPlan) -> Result<PreparedBatch> {
+        if let Some((peers, me, partition)) = &self.among {
+            if let Some(window) = plan.exchange.opens_window {
+                self.features.restrict(*me, partition.table(window).clone());
+            }
+            peers.bring_features(&plan, &mut self.features)?;
+        }
         let hops = plan.sample.hops.iter().zip(&plan.keep).rev();
         let layers = hops.map(|(hop, keep)| self.layer(hop, keep.as_deref())).collect();
         let pairs = self.pairs(&plan);
-        PreparedBatch { plan, nodes, layers, pairs }
+        Ok(PreparedBatch { plan, layers, pairs })
     }
 
-    /// Reads a prepared batch's rows and mail.
-    pub fn read(&self, prepared: PreparedBatch, memory: &NodeMemory) -> ReadyBatch {
-        let PreparedBatch { plan, nodes, mut layers, pairs } = prepared;
+    /// Reads a prepared batch's rows and mail, once those of other ranks are here.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn read(&mut self, prepared: PreparedBatch, memory: &Mutex<NodeMemory>) -> Result<ReadyBatch> {
+        self.bring_rows(&prepared.plan, memory)?;
+        let ready = self.read_rows(prepared, &lock(memory));
+        if let Some((peers, ..)) = &self.among {
+            self.most_copied = self.most_copied.max(exchange::copied_bytes(&lock(memory), &self.features, self.shape));
+            peers.drop_rows(&ready.plan, memory, &mut self.features);
+        }
+        Ok(ready)
+    }
+
+    /// Most bytes of other ranks' rows and features that were here at once.
+    pub fn most_copied_bytes(&self) -> u64 {
+        self.most_copied
+    }
+
+    fn bring_rows(&mut self, plan: &BatchPlan, memory: &Mutex<NodeMemory>) -> Result<()> {
+        let Some((peers, me, partition)) = &self.among else { return Ok(()) };
+        let own = plan.exchange.opens_window.map(|window| partition.table(window).nodes_of(*me));
+        peers.bring_rows(plan, own, memory, &mut self.features)
+    }
+
+    fn read_rows(&self, prepared: PreparedBatch, memory: &NodeMemory) -> ReadyBatch {
+        let PreparedBatch { plan, mut layers, pairs } = prepared;
         for (layer, hop) in layers.iter_mut().rev().zip(&plan.sample.hops) {
             self.date(layer, hop, memory);
         }
+        let features = |table: &Tensor| table.index_select(0, &self.index(plan.rows.iter().map(|n| i64::from(n.0))));
         let input = ModelInput {
-            memory: memory.rows(&nodes),
-            node_features: self.node_features.as_ref().map(|table| table.index_select(0, &nodes)),
-            mail: self.mail(&plan.sample.rows, memory),
+            memory: memory.rows(&plan.rows),
+            node_features: self.node_features.as_ref().map(features),
+            mail: self.mail(&plan.rows, memory),
             layers,
         };
         ReadyBatch { plan, input, pairs }
@@ -76,16 +125,18 @@ impl StateReader {
     /// Pending mail of the rows read.
     fn mail(&self, rows: &[NodeId], memory: &NodeMemory) -> MailInput {
         let mailbox = memory.mailbox();
-        let (mut row, mut segment, mut pool, mut events, mut elapsed) = (vec![], vec![], vec![], vec![], vec![]);
+        let (mut row, mut segment, mut pool, mut elapsed) = (vec![], vec![], vec![], vec![]);
+        let mut features = Vec::new();
         for (at, &node) in rows.iter().enumerate() {
-            let mails = mailbox.rows_of(node);
+            let mails = memory.pending(node);
             if mails.is_empty() {
                 continue;
             }
+            let events = mails.iter().map(|&mail| mailbox.mail(mail).event);
+            self.features.of_mails(node, events, &mut features);
             for &mail in mails {
                 segment.push(row.len() as i64);
                 pool.push(i64::from(mail));
-                events.push(mailbox.mail(mail).event);
                 elapsed.push(self.stream.meta().tick.seconds(mailbox.mail(mail).elapsed));
             }
             row.push(at as i64);
@@ -94,7 +145,7 @@ impl StateReader {
         let pool = self.index(pool.into_iter());
         MailInput {
             payload: mailbox.payload(&pool),
-            edge_features: self.edge_features(&events, &[events.len() as i64]),
+            edge_features: (self.features.dim() > 0).then(|| self.feature_rows(&features)),
             dt: self.floats(elapsed.into_iter()),
             code: mailbox.code(&pool),
             row: self.index(row.into_iter()),
@@ -114,7 +165,7 @@ impl StateReader {
             valid: Tensor::from_slice(&valid).view([r, k]).to_device(self.shape.device),
             dt: self.elapsed(hop, |root, _| hop.roots[root].time.0),
             root_dt: Tensor::zeros([r], (self.shape.kind, self.shape.device)),
-            edge_features: self.edge_features(&hop.event, &[r, k]),
+            edge_features: self.edge_features(&hop.event, &valid, &[r, k]),
             keep: keep.map(|keep| self.floats(keep.iter().map(|&kept| f64::from(u8::from(kept)))).view([r, heads, k])),
         }
     }
@@ -140,22 +191,22 @@ impl StateReader {
         self.floats(dt.into_iter()).view([hop.roots.len() as i64, hop.fanout as i64])
     }
 
-    /// Roots are laid out as sources, destinations, negatives.
+    /// Embeddings are laid out as sources, destinations, negatives.
     fn pairs(&self, plan: &BatchPlan) -> PairInput {
         let b = plan.events.len();
-        let of = |range: std::ops::Range<usize>| self.index(plan.sample.root_of[range].iter().map(|&i| i64::from(i)));
+        let of = |range: std::ops::Range<usize>| self.index(plan.embeddings[range].iter().map(|&i| i64::from(i)));
         PairInput {
             source: of(0..b),
             destination: of(b..2 * b),
-            negative: of(2 * b..plan.sample.root_of.len()),
-            events: b as f64,
+            negative: of(2 * b..plan.embeddings.len()),
+            events: plan.global_events as f64,
             loss: self.loss,
         }
     }
 
     /// Features of events, gathered straight into the tensor's memory; `shape` is followed by D_e.
-    fn edge_features(&self, events: &[EventId], shape: &[i64]) -> Option<Tensor> {
-        let dim = self.stream.feature_dim();
+    fn edge_features(&self, events: &[EventId], valid: &[bool], shape: &[i64]) -> Option<Tensor> {
+        let dim = self.features.dim();
         if dim == 0 {
             return None;
         }
@@ -164,8 +215,15 @@ impl StateReader {
         let host = Tensor::empty(&shape, (Kind::Float, tch::Device::Cpu));
         // SAFETY: the tensor is contiguous, f32, on the CPU, freshly made and of exactly this many elements.
         let out = unsafe { std::slice::from_raw_parts_mut(host.data_ptr().cast::<f32>(), events.len() * dim) };
-        self.stream.gather_features(events, out);
+        self.features.gather(events, |slot| valid[slot], out);
         Some(host.to_device(self.shape.device).to_kind(self.shape.kind))
+    }
+
+    /// `[Q, D_e]` of rows at hand.
+    fn feature_rows(&self, rows: &[f32]) -> Tensor {
+        let dim = self.features.dim();
+        let host = Tensor::from_slice(rows).view([(rows.len() / dim) as i64, dim as i64]);
+        host.to_device(self.shape.device).to_kind(self.shape.kind)
     }
 
     fn index(&self, ids: impl Iterator<Item = i64>) -> Tensor {
@@ -189,17 +247,32 @@ impl StateWriter {
         StateWriter { stream, payload: model.spec().payload }
     }
 
-    /// The state commit of a batch: steps 3 and 4 of a TGN step.
-    pub fn commit(&self, memory: &mut NodeMemory, plan: &BatchPlan, embedded: &Embedded, model: &dyn Model) {
-        let shape = memory.shape();
+    /// The state commit of a batch: steps 3 and 4 of a TGN step. An owner alone writes its nodes; of other ranks' it needs no
+    /// more than the memory that mails carry.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn commit(
+        &self,
+        memory: &Mutex<NodeMemory>,
+        plan: &BatchPlan,
+        embedded: &Embedded,
+        model: &dyn Model,
+        peers: Option<&Peers>,
+    ) -> Result<()> {
+        let shape = lock(memory).shape();
         let index = |rows: &[u32]| {
             let rows: Vec<i64> = rows.iter().map(|&row| i64::from(row)).collect();
             Tensor::from_slice(&rows).to_device(shape.device)
         };
         let rows = embedded.rows.detach();
         let committed = rows.index_select(0, &index(&plan.commit.rows));
+        let sent = match peers {
+            Some(peers) => peers.exchange_memory(plan, &rows)?,
+            None => rows,
+        };
         let payload = match self.payload {
-            Payload::MemoryRow => rows.index_select(0, &index(&plan.commit.payload_rows)),
+            Payload::MemoryRow => sent.index_select(0, &index(&plan.commit.payload_rows)),
             Payload::Embedding => unreachable!("a model whose mails carry embeddings is refused at start"),
         };
         let encode = |elapsed: &[i64]| {
@@ -208,7 +281,8 @@ impl StateWriter {
             Some(model.encode_mail_time(&floats(seconds, shape.kind).to_device(shape.device)))
         };
         let (nodes, mails) = (&plan.commit.nodes, &plan.commit.mails);
-        memory.commit(&StateCommit { nodes, rows: &committed, mails, payload: &payload }, encode);
+        lock(memory).commit(&StateCommit { nodes, rows: &committed, mails, payload: &payload }, encode);
+        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@
 use super::event::{BatchPlan, EventStage, Pass};
 use super::frontier::Frontier;
 use super::state::{ReadyBatch, StateReader};
+use crate::error::Result;
 use crate::memory::NodeMemory;
 use crate::queue::{self, Gauge, Receiver, Sender};
 use crate::stats::{Stage, Stall, Timeline};
@@ -30,12 +31,12 @@ pub struct Stages {
 
 /// Two running workers.
 pub struct Workers {
-    ready: Option<Receiver<ReadyBatch>>,
+    ready: Option<Receiver<Result<ReadyBatch>>>,
     frontier: Arc<Frontier>,
     event: JoinHandle<(EventStage, Timeline)>,
     state: JoinHandle<(StateReader, Timeline)>,
     plans: Gauge<BatchPlan>,
-    readies: Gauge<ReadyBatch>,
+    readies: Gauge<Result<ReadyBatch>>,
 }
 
 /// How a pass is run.
@@ -72,7 +73,7 @@ impl Workers {
     }
 
     /// The next ready batch; `None` after the last, or if a worker panicked.
-    pub fn next_batch(&mut self) -> Option<ReadyBatch> {
+    pub fn next_batch(&mut self) -> Option<Result<ReadyBatch>> {
         self.ready.as_mut()?.recv()
     }
 
@@ -135,11 +136,11 @@ fn plan_all(
 }
 
 fn read_all(
-    reader: StateReader,
+    mut reader: StateReader,
     memory: &Mutex<NodeMemory>,
     frontier: &Frontier,
     staleness: usize,
-    (mut plans, mut ready): (Receiver<BatchPlan>, Sender<ReadyBatch>),
+    (mut plans, mut ready): (Receiver<BatchPlan>, Sender<Result<ReadyBatch>>),
     mut times: Timeline,
 ) -> (StateReader, Timeline) {
     let mut before = 0usize; // batches of this run whose commits come before the one at hand
@@ -150,8 +151,9 @@ fn read_all(
         if !may_read {
             break;
         }
-        let read = || reader.read(prepared, &super::lock(memory));
-        if ready.send(times.time(Stage::State, batch, read)).is_err() {
+        let read = times.time(Stage::State, batch, || prepared.and_then(|prepared| reader.read(prepared, memory)));
+        let failed = read.is_err();
+        if ready.send(read).is_err() || failed {
             break;
         }
         before += 1;

@@ -4,6 +4,7 @@
 //! by name and the optimizer's state.
 
 use crate::memory::{NodeMemory, NodeState};
+use crate::pipeline::wire::bytes_of;
 use sha2::{Digest, Sha256};
 use tch::Tensor;
 use tidemill_models::optimizer::Optimizer;
@@ -62,15 +63,4 @@ impl Rows {
     fn get(&self, row: usize) -> &[u8] {
         &self.bytes[row * self.width..(row + 1) * self.width]
     }
-}
-
-/// The bits of a tensor in row-major order.
-pub fn bytes_of(tensor: &Tensor) -> Vec<u8> {
-    let tensor = tensor.detach().to_device(tch::Device::Cpu).contiguous();
-    let length = tensor.numel() * tensor.kind().elt_size_in_bytes();
-    if length == 0 {
-        return Vec::new();
-    }
-    // SAFETY: a contiguous CPU tensor holds this many bytes at its data pointer, and it outlives the copy.
-    unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), length) }.to_vec()
 }

@@ -8,9 +8,9 @@
 //! Absent on purpose: durability. That is the checkpoint store's business.
 
 use super::archive::{Archive, Array, ArrayData, Element};
-use super::state_hash::bytes_of;
 use crate::error::{Error, Result};
 use crate::memory::{Mail, NodeMemory, NodeState};
+use crate::pipeline::wire::bytes_of;
 use memmap2::Mmap;
 use safetensors::tensor::Dtype;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl StoredState {
     /// # Errors
     /// If an array is absent, of another kind or of another shape than `memory` needs, as in a damaged checkpoint.
     pub(super) fn restore(&self, memory: &mut NodeMemory) -> Result<()> {
-        let nodes = memory.shape().nodes;
+        let nodes = memory.places().own_len();
         for name in ["memory", "last_update", "mail_count"] {
             let found = self.array(name)?.shape().first().copied();
             if found != Some(nodes) {

@@ -1,0 +1,512 @@
+//! The plan of a batch on one of several ranks: which events and roots are its own, which rows it reads and does not own, and
+//! who pushes them.
+//!
+//! Inspector-executor: the order of events is known and negatives are drawn by counter, so every rank works out the needs of
+//! *all* ranks by the same integer arithmetic. Owners push without being asked, sizes are known before a message comes, and
+//! there is one message per pair of ranks, batch and purpose. A row is pushed when a batch needs it and the version pushed
+//! last is older than the owner's (DepTGL, arXiv:2608.16305, fetches; versions and delegation are ours).
+//!
+//! A remote *root* may instead be embedded by its owner ("delegated"): one embedding travels, and its gradient back. With
+//! `delegate = "auto"` a root goes where it makes fewer bytes move, given what the batch needs there already.
+//!
+//! Invariants: each event is primary on exactly one rank, each logical root embedded on exactly one; what a rank reads it owns
+//! or was sent in its current version; a row that no batch of the pass has written is known to be blank and never sent.
+//! Absent on purpose: tensors, messages, and replay.
+
+use super::copies::{Copies, Found};
+use super::routes::Routes;
+use crate::partition::{Partition, Rank};
+use crate::sampler::{Root, Sample, SampleScratch, Sampler};
+use crate::setting::Auto;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use tidemill_data::id::{EventId, NodeId};
+use tidemill_data::philox::Key;
+use tidemill_data::stream::EventStream;
+
+/// What things cost on the wire and how much may be kept, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weights {
+    /// A node's whole state.
+    pub row: u64,
+    /// An embedding.
+    pub embedding: u64,
+    /// An event's features.
+    pub feature: u64,
+    /// Room for copies from one batch to the next.
+    pub cache: u64,
+}
+
+impl Weights {
+    /// Copies of rows and of features that fit: each gets half of the room where there are features.
+    fn room(&self) -> (usize, usize) {
+        let share = if self.feature > 0 { self.cache / 2 } else { self.cache };
+        let count = |each: u64| usize::try_from(share / each.max(1)).unwrap_or(usize::MAX);
+        (count(self.row), if self.feature > 0 { count(self.feature) } else { 0 })
+    }
+}
+
+/// One global batch, before it is shared out.
+#[derive(Clone, Copy)]
+pub struct GlobalBatch<'a> {
+    /// Its number in the pass, from 0.
+    pub number: usize,
+    /// Where in the pass its first event is.
+    pub first: usize,
+    /// Its events.
+    pub events: &'a [EventId],
+    /// Logical roots: sources, destinations, then negatives, event after event.
+    pub roots: &'a [Root],
+    /// Words for uniform sampling.
+    pub key: Key,
+}
+
+impl GlobalBatch<'_> {
+    /// Which event of the batch a logical root belongs to.
+    pub fn event_of(&self, logical: usize) -> usize {
+        let b = self.events.len();
+        match logical / b {
+            0 => logical,
+            1 => logical - b,
+            _ => (logical - 2 * b) / (self.roots.len() / b - 2),
+        }
+    }
+}
+
+/// One rank's share of a batch.
+#[derive(Default)]
+pub struct Share {
+    /// Events of the batch that are primary here, `[B']`, as positions in the batch.
+    pub mine: Vec<u32>,
+    /// Logical roots embedded here, in order; the sample's logical roots.
+    pub embeds: Vec<u32>,
+    /// Their neighbors.
+    pub sample: Sample,
+    /// Rows read: the sample's, then own endpoints that it does not reach.
+    pub rows: Vec<NodeId>,
+    /// Embeddings of `mine`, as sources, destinations, negatives: indices into those made here, then those received.
+    pub embeddings: Vec<u32>,
+    /// What is sent and received.
+    pub exchange: Exchange,
+    /// Counts for the summary.
+    pub counts: Counts,
+}
+
+/// The messages of a batch and what they leave on this rank.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    /// The batch opens a window: nodes change owners before anything else.
+    pub opens_window: Option<usize>,
+    /// Whole states that move with their nodes; those of blank rows do not travel.
+    pub migrate: Routes<NodeId>,
+    /// Nodes that leave this rank.
+    pub leave: Vec<NodeId>,
+    /// Copies that go before the batch's arrive.
+    pub drop_before: Vec<NodeId>,
+    /// Copies that go once the batch has read them.
+    pub drop_after: Vec<NodeId>,
+    /// Copies of rows that no batch has written: made here.
+    pub blank: Vec<NodeId>,
+    /// Rows pushed to those who need them.
+    pub push: Routes<NodeId>,
+    /// Features of sampled edges, at first need.
+    pub features: Routes<EventId>,
+    /// Copies of features that go before.
+    pub features_before: Vec<EventId>,
+    /// Copies of features that go after.
+    pub features_after: Vec<EventId>,
+    /// Embeddings of delegated roots: out, rows of this rank's; in, how many.
+    pub embeddings: Routes<u32>,
+}
+
+/// What a share counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Remote rows needed here.
+    pub remote: u64,
+    /// Of these, met by a copy that was there (blank ones included).
+    pub hits: u64,
+    /// Roots of this rank's events that others embed.
+    pub delegated: u64,
+    /// Rows sent here.
+    pub fetched: u64,
+    /// Copies held after the batch.
+    pub copies: u64,
+}
+
+/// Shares out the batches of a pass.
+pub struct Planner {
+    me: Rank,
+    stream: EventStream,
+    partition: Arc<Partition>,
+    delegate: Auto<bool>,
+    weights: Weights,
+    /// Whether embeddings' gradients travel back.
+    training: bool,
+    /// Version of each node's row: 0, blank; otherwise it grows with each batch that writes it.
+    written: Vec<u32>,
+    copies: Vec<Copies<NodeId>>,
+    features: Vec<Copies<EventId>>,
+    window: Option<usize>,
+}
+
+impl Planner {
+    /// A planner for a pass; `blank`: every row is as at the start of an epoch.
+    pub fn new(
+        me: Rank,
+        stream: &EventStream,
+        partition: Arc<Partition>,
+        delegate: Auto<bool>,
+        weights: Weights,
+        training: bool,
+        blank: bool,
+    ) -> Planner {
+        let ranks = partition.table(0).ranks();
+        let (rows, features) = weights.room();
+        Planner {
+            me,
+            stream: stream.clone(),
+            partition,
+            delegate,
+            weights,
+            training,
+            written: vec![u32::from(!blank); stream.nodes() as usize],
+            copies: vec![Copies::new(rows); ranks],
+            features: vec![Copies::new(features); ranks],
+            window: None,
+        }
+    }
+
+    /// Who owns a node in the window at hand.
+    pub fn owner(&self, node: NodeId) -> Rank {
+        self.partition.table(self.window.expect("a batch was shared out")).owner(node)
+    }
+
+    /// The pass's partition.
+    pub fn partition(&self) -> &Arc<Partition> {
+        &self.partition
+    }
+
+    /// This rank.
+    pub fn me(&self) -> Rank {
+        self.me
+    }
+
+    /// Shares out the next batch.
+    ///
+    /// Batches come in order, but may start anywhere: at the first, copies are as at a pass's start, none.
+    pub fn share(&mut self, sampler: &Sampler, batch: &GlobalBatch<'_>, scratch: &mut SampleScratch) -> Share {
+        let mut share = Share::default();
+        self.enter_window(batch.number, &mut share.exchange);
+        let primary: Vec<Rank> = (0..batch.events.len()).map(|i| self.partition.primary(batch.first + i)).collect();
+        let embedder = self.embedders(sampler, batch, &primary, scratch);
+        share.mine = positions(&primary, self.me);
+        share.embeds = positions(&embedder, self.me);
+
+        let samples: Vec<Sample> = (0..self.copies.len())
+            .map(|rank| {
+                let own = positions(&embedder, Rank(rank as u16));
+                let roots: Vec<Root> = own.iter().map(|&logical| batch.roots[logical as usize]).collect();
+                sampler.sample(&roots, batch.events[0], batch.key, scratch)
+            })
+            .collect();
+        self.need_rows(batch.number as u32, &samples, &mut share);
+        self.need_features(batch.number as u32, &samples, &mut share.exchange);
+        self.link_embeddings(batch, (&primary, &embedder), &samples, &mut share);
+        share.sample = samples.into_iter().nth(usize::from(self.me.0)).expect("a sample for each rank");
+        share.rows = self.rows_read(batch, &share.sample);
+        self.mark_written(batch);
+        share
+    }
+
+    fn enter_window(&mut self, batch: usize, exchange: &mut Exchange) {
+        let window = self.partition.window_of_batch(batch);
+        if self.window == Some(window) {
+            return;
+        }
+        // A pass that is entered in the middle of a window finds its rows where that window's table has them.
+        if self.partition.first_batch(window) == batch {
+            for &(node, from, to) in self.partition.moved(window) {
+                self.copies[usize::from(to.0)].forget(node);
+                if self.written[node.index()] > 0 {
+                    exchange.migrate.note(self.me, from, to, node);
+                }
+                if from == self.me {
+                    exchange.leave.push(node);
+                }
+            }
+        }
+        exchange.opens_window = Some(window);
+        self.window = Some(window);
+    }
+
+    /// The rank that embeds each logical root.
+    fn embedders(
+        &self,
+        sampler: &Sampler,
+        batch: &GlobalBatch<'_>,
+        primary: &[Rank],
+        scratch: &mut SampleScratch,
+    ) -> Vec<Rank> {
+        let asks = |logical: usize| primary[batch.event_of(logical)];
+        match self.delegate {
+            Auto::Value(false) => (0..batch.roots.len()).map(asks).collect(),
+            Auto::Value(true) => batch.roots.iter().map(|root| self.owner(root.node)).collect(),
+            Auto::Auto => {
+                let whole = sampler.sample(batch.roots, batch.events[0], batch.key, scratch);
+                self.cheaper(batch, &whole, asks)
+            }
+        }
+    }
+
+    /// For each root the rank where it moves fewer bytes, its own rank's first: what a batch needs anyway costs nothing more.
+    fn cheaper(&self, batch: &GlobalBatch<'_>, whole: &Sample, asks: impl Fn(usize) -> Rank) -> Vec<Rank> {
+        let reach = Reach::of(whole);
+        let mut needs: Vec<Needs> = vec![Needs::default(); self.copies.len()];
+        let mut embedder = vec![self.me; batch.roots.len()];
+        let mut remote = Vec::new();
+        for (logical, root) in batch.roots.iter().enumerate() {
+            let asking = asks(logical);
+            if self.owner(root.node) == asking {
+                embedder[logical] = asking;
+                self.take_on(&mut needs, asking, reach.of_root(whole.root_of[logical]));
+            } else {
+                remote.push(logical);
+            }
+        }
+        let travel = self.weights.embedding * if self.training { 2 } else { 1 };
+        let mut decided: BTreeMap<(Rank, u32), Rank> = BTreeMap::new();
+        for logical in remote {
+            let (asking, root) = (asks(logical), whole.root_of[logical]);
+            let owner = self.owner(batch.roots[logical].node);
+            let chosen = *decided.entry((asking, root)).or_insert_with(|| {
+                let reached = reach.of_root(root);
+                let sent = if decided_before(&needs, owner, asking, root) { 0 } else { travel };
+                let delegated = sent + self.more_bytes(&needs, owner, reached);
+                if delegated < self.more_bytes(&needs, asking, reached) { owner } else { asking }
+            });
+            self.take_on(&mut needs, chosen, reach.of_root(root));
+            if chosen != asking {
+                needs[usize::from(chosen.0)].sent.insert((asking, root));
+            }
+            embedder[logical] = chosen;
+        }
+        embedder
+    }
+
+    /// Bytes that must move so that `rank` can embed a root, on top of what it needs already.
+    fn more_bytes(&self, needs: &[Needs], rank: Rank, reached: &Reached) -> u64 {
+        let have = &needs[usize::from(rank.0)];
+        let moves = |node: &&NodeId| {
+            let version = self.written[node.index()];
+            self.owner(**node) != rank
+                && version > 0
+                && !have.rows.contains(*node)
+                && self.copies[usize::from(rank.0)].find(**node, version) != Found::Fresh
+        };
+        let rows = reached.rows.iter().filter(moves).count() as u64;
+        let foreign = |event: &&EventId| {
+            !self.holds_features(rank, **event)
+                && !have.features.contains(*event)
+                && self.features[usize::from(rank.0)].find(**event, 0) != Found::Fresh
+        };
+        let features = match self.weights.feature {
+            0 => 0,
+            bytes => bytes * reached.events.iter().filter(foreign).count() as u64,
+        };
+        rows * self.weights.row + features
+    }
+
+    fn take_on(&self, needs: &mut [Needs], rank: Rank, reached: &Reached) {
+        let needs = &mut needs[usize::from(rank.0)];
+        needs.rows.extend(&reached.rows);
+        if self.weights.feature > 0 {
+            needs.features.extend(&reached.events);
+        }
+    }
+
+    /// Whether a rank owns an endpoint of an event, and so its features.
+    fn holds_features(&self, rank: Rank, event: EventId) -> bool {
+        self.owner(self.stream.source(event)) == rank || self.owner(self.stream.destination(event)) == rank
+    }
+
+    fn need_rows(&mut self, now: u32, samples: &[Sample], share: &mut Share) {
+        for (rank, sample) in samples.iter().enumerate() {
+            let reader = Rank(rank as u16);
+            for &node in &sample.rows {
+                let owner = self.owner(node);
+                if owner != reader {
+                    self.need_row(node, owner, reader, now, share);
+                }
+            }
+            let (before, after) = (self.copies[rank].evict_before(now), self.copies[rank].evict_all());
+            if reader == self.me {
+                (share.exchange.drop_before, share.exchange.drop_after) = (before, after);
+                share.counts.copies = self.copies[rank].len() as u64;
+            }
+        }
+    }
+
+    fn need_row(&mut self, node: NodeId, owner: Rank, reader: Rank, now: u32, share: &mut Share) {
+        let version = self.written[node.index()];
+        let found = self.copies[usize::from(reader.0)].need(node, version, now);
+        let sent = found != Found::Fresh && version > 0;
+        if sent {
+            share.exchange.push.note(self.me, owner, reader, node);
+        }
+        if reader == self.me {
+            share.counts.remote += 1;
+            share.counts.fetched += u64::from(sent);
+            share.counts.hits += u64::from(!sent);
+            if found == Found::Absent && version == 0 {
+                share.exchange.blank.push(node);
+            }
+        }
+    }
+
+    fn need_features(&mut self, now: u32, samples: &[Sample], exchange: &mut Exchange) {
+        if self.weights.feature == 0 {
+            return;
+        }
+        for (rank, sample) in samples.iter().enumerate() {
+            let reader = Rank(rank as u16);
+            for hop in &sample.hops {
+                for slot in (0..hop.roots.len()).flat_map(|root| hop.slots(root)) {
+                    let event = hop.event[slot];
+                    if self.holds_features(reader, event) {
+                        continue;
+                    }
+                    if self.features[rank].need(event, 0, now) == Found::Absent {
+                        exchange.features.note(self.me, self.owner(self.stream.source(event)), reader, event);
+                    }
+                }
+            }
+            let (before, after) = (self.features[rank].evict_before(now), self.features[rank].evict_all());
+            if reader == self.me {
+                (exchange.features_before, exchange.features_after) = (before, after);
+            }
+        }
+    }
+
+    /// Where the embeddings of this rank's events are, and which embeddings travel.
+    fn link_embeddings(
+        &self,
+        batch: &GlobalBatch<'_>,
+        (primary, embedder): (&[Rank], &[Rank]),
+        samples: &[Sample],
+        share: &mut Share,
+    ) {
+        let mut next = vec![0usize; samples.len()]; // place in each rank's list of roots
+        let mut seen: BTreeMap<(Rank, Rank), BTreeMap<u32, u32>> = BTreeMap::new();
+        let mut at: Vec<(Rank, u32)> = vec![(self.me, u32::MAX); batch.roots.len()];
+        for logical in 0..batch.roots.len() {
+            let (rank, asking) = (embedder[logical], primary[batch.event_of(logical)]);
+            let place = &mut next[usize::from(rank.0)];
+            let row = samples[usize::from(rank.0)].root_of[*place];
+            *place += 1;
+            if rank == asking {
+                at[logical] = (rank, row);
+                continue;
+            }
+            let sent = seen.entry((rank, asking)).or_default();
+            let count = sent.len() as u32;
+            let index = *sent.entry(row).or_insert_with(|| {
+                share.exchange.embeddings.note(self.me, rank, asking, row);
+                count
+            });
+            at[logical] = (rank, index);
+            share.counts.delegated += u64::from(asking == self.me);
+        }
+        let own = samples[usize::from(self.me.0)].hops[0].roots.len() as u32;
+        let mut first = vec![0; samples.len()];
+        let mut end = own;
+        for (rank, list) in &share.exchange.embeddings.into {
+            first[usize::from(rank.0)] = end;
+            end += list.len() as u32;
+        }
+        let (b, per_event) = (batch.events.len(), batch.roots.len() / batch.events.len() - 2);
+        let logical_of_mine = [0, b].into_iter().flat_map(|start| share.mine.iter().map(move |&i| start + i as usize));
+        let negatives = share.mine.iter().flat_map(|&i| {
+            let start = 2 * b + i as usize * per_event;
+            start..start + per_event
+        });
+        let place = |logical: usize| {
+            let (rank, index) = at[logical];
+            if rank == self.me { index } else { first[usize::from(rank.0)] + index }
+        };
+        share.embeddings = logical_of_mine.chain(negatives).map(place).collect();
+    }
+
+    /// The sample's rows and the endpoints that this rank owns: their owner alone computes what they become.
+    fn rows_read(&self, batch: &GlobalBatch<'_>, sample: &Sample) -> Vec<NodeId> {
+        let mut rows = sample.rows.clone();
+        let mut seen: HashSet<NodeId> = rows.iter().copied().collect();
+        for root in &batch.roots[..2 * batch.events.len()] {
+            if self.owner(root.node) == self.me && seen.insert(root.node) {
+                rows.push(root.node);
+            }
+        }
+        rows
+    }
+
+    fn mark_written(&mut self, batch: &GlobalBatch<'_>) {
+        for root in &batch.roots[..2 * batch.events.len()] {
+            self.written[root.node.index()] = batch.number as u32 + 2;
+        }
+    }
+}
+
+/// What a rank needs for the roots it has taken on.
+#[derive(Clone, Default)]
+struct Needs {
+    rows: HashSet<NodeId>,
+    features: HashSet<EventId>,
+    /// Embeddings that it will send: to whom, of which root.
+    sent: HashSet<(Rank, u32)>,
+}
+
+fn decided_before(needs: &[Needs], owner: Rank, asking: Rank, root: u32) -> bool {
+    needs[usize::from(owner.0)].sent.contains(&(asking, root))
+}
+
+/// Rows and sampled events that each root of a sample depends on, over all hops.
+struct Reach(Vec<Reached>);
+
+#[derive(Clone, Default)]
+struct Reached {
+    rows: Vec<NodeId>,
+    events: Vec<EventId>,
+}
+
+impl Reach {
+    fn of(sample: &Sample) -> Reach {
+        let mut below: Vec<Reached> =
+            sample.rows.iter().map(|&node| Reached { rows: vec![node], events: Vec::new() }).collect();
+        for hop in sample.hops.iter().rev() {
+            let root = |root: usize| {
+                let mut reached = below[hop.below_root[root] as usize].clone();
+                for slot in hop.slots(root) {
+                    let neighbor = &below[hop.below_neighbor[slot] as usize];
+                    reached.rows.extend(&neighbor.rows);
+                    reached.events.extend(&neighbor.events);
+                    reached.events.push(hop.event[slot]);
+                }
+                reached.rows.sort_unstable();
+                reached.rows.dedup();
+                reached.events.sort_unstable();
+                reached.events.dedup();
+                reached
+            };
+            below = (0..hop.roots.len()).map(root).collect();
+        }
+        Reach(below)
+    }
+
+    fn of_root(&self, root: u32) -> &Reached {
+        &self.0[root as usize]
+    }
+}
+
+fn positions(ranks: &[Rank], of: Rank) -> Vec<u32> {
+    (0..ranks.len() as u32).filter(|&i| ranks[i as usize] == of).collect()
+}

@@ -1,0 +1,236 @@
+//! What ranks send each other while a batch goes through the stages: rows, features, committed memory, embeddings.
+//!
+//! ```text
+//!  prepare k    features of sampled edges, at first need
+//!  read k       at a window's border states that move, then pushed rows                  after commit k-1
+//!  commit k     s(peer) of the mails that other ranks' nodes get                         after the forward pass
+//!  score k      embeddings of delegated roots; their gradients back before the backward pass
+//! ```
+//!
+//! Every message is one side of a [`Routes`] of the batch's plan: nothing is requested, and nothing is sent that the other
+//! side does not expect. Sends come before receives, so no two ranks wait for each other.
+
+use super::event::BatchPlan;
+use super::features::Features;
+use super::wire;
+use crate::comms::{Communicator, Purpose, Tag};
+use crate::dependency::Routes;
+use crate::error::Result;
+use crate::memory::{NodeMemory, StateShape};
+use std::sync::Mutex;
+use tch::Tensor;
+use tidemill_data::id::NodeId;
+
+/// This rank's end of a pass's messages.
+#[derive(Clone)]
+pub struct Peers {
+    comm: Communicator,
+    pass: u32,
+}
+
+impl Peers {
+    /// The end of pass `pass`, which counts all passes of the run.
+    pub fn new(comm: Communicator, pass: u32) -> Peers {
+        Peers { comm, pass }
+    }
+
+    /// The communicator.
+    pub fn comm(&self) -> &Communicator {
+        &self.comm
+    }
+
+    /// The tag of a batch's messages.
+    pub fn tag(&self, purpose: Purpose, batch: usize) -> Tag {
+        Tag { purpose, sequence: u64::from(self.pass) << 32 | batch as u64 }
+    }
+
+    /// Brings the features of a batch's sampled edges; copies without room go.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn bring_features(&self, plan: &BatchPlan, features: &mut Features) -> Result<()> {
+        let exchange = &plan.exchange;
+        features.forget(&exchange.features_before);
+        let tag = self.tag(Purpose::Feature, plan.batch);
+        for (peer, events) in &exchange.features.out {
+            let rows = features.to_send(events);
+            self.comm.send(peer.index(), tag, bytemuck::cast_slice(&rows).to_vec())?;
+        }
+        for (peer, events) in &exchange.features.into {
+            let bytes = self.comm.receive(peer.index(), tag)?.bytes;
+            let row = bytemuck::pod_collect_to_vec::<u8, f32>(&bytes);
+            features.keep(events, &row);
+        }
+        Ok(())
+    }
+
+    /// Brings the rows that a batch reads and this rank does not own; at a window's border nodes change owners first.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn bring_rows(
+        &self,
+        plan: &BatchPlan,
+        own: Option<Vec<NodeId>>,
+        memory: &Mutex<NodeMemory>,
+        features: &mut Features,
+    ) -> Result<()> {
+        let exchange = &plan.exchange;
+        if let Some(own) = own {
+            self.move_states(plan, own, memory, features)?;
+        }
+        {
+            let mut memory = super::lock(memory);
+            memory.dismiss(&exchange.drop_before);
+            exchange.blank.iter().for_each(|&node| memory.admit(node));
+        }
+        features.forget_mailed(&exchange.drop_before);
+        self.send_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, features)?;
+        self.receive_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, features)
+    }
+
+    /// Drops the copies that served the batch and do not stay.
+    pub fn drop_rows(&self, plan: &BatchPlan, memory: &Mutex<NodeMemory>, features: &mut Features) {
+        super::lock(memory).dismiss(&plan.exchange.drop_after);
+        features.forget_mailed(&plan.exchange.drop_after);
+        features.forget(&plan.exchange.features_after);
+    }
+
+    fn move_states(
+        &self,
+        plan: &BatchPlan,
+        own: Vec<NodeId>,
+        memory: &Mutex<NodeMemory>,
+        features: &mut Features,
+    ) -> Result<()> {
+        let (exchange, tag) = (&plan.exchange, self.tag(Purpose::Migration, plan.batch));
+        self.send_states(&exchange.migrate, tag, memory, features)?;
+        self.receive_states(&exchange.migrate, tag, memory, features)?;
+        for (_, nodes) in &exchange.migrate.into {
+            features.forget_mailed(nodes); // their events are this rank's own now
+        }
+        let mut memory = super::lock(memory);
+        own.iter().for_each(|&node| memory.admit(node)); // blank ones did not travel
+        memory.set_own(own);
+        memory.dismiss(&exchange.leave);
+        Ok(())
+    }
+
+    fn send_states(
+        &self,
+        routes: &Routes<NodeId>,
+        tag: Tag,
+        memory: &Mutex<NodeMemory>,
+        features: &Features,
+    ) -> Result<()> {
+        for (peer, nodes) in &routes.out {
+            let state = super::lock(memory).read(nodes);
+            let mut rows = Vec::new();
+            if features.dim() > 0 {
+                let mut at = 0;
+                for (&node, &count) in nodes.iter().zip(&state.counts) {
+                    let mails = &state.mails[at..at + count as usize];
+                    features.of_mails(node, mails.iter().map(|mail| mail.event), &mut rows);
+                    at += count as usize;
+                }
+            }
+            self.comm.send(peer.index(), tag, wire::state_bytes(&state, &rows))?;
+        }
+        Ok(())
+    }
+
+    fn receive_states(
+        &self,
+        routes: &Routes<NodeId>,
+        tag: Tag,
+        memory: &Mutex<NodeMemory>,
+        features: &mut Features,
+    ) -> Result<()> {
+        let shape = super::lock(memory).shape();
+        for (peer, nodes) in &routes.into {
+            let bytes = self.comm.receive(peer.index(), tag)?.bytes;
+            let (state, rows) = wire::state(&bytes, nodes.len(), shape, features.dim())?;
+            super::lock(memory).put_copies(nodes, &state);
+            if features.dim() > 0 {
+                features.keep_mailed(nodes, &state.counts, &rows);
+            }
+        }
+        Ok(())
+    }
+
+    /// Exchanges the committed memory that mails carry from one rank's nodes to another's.
+    ///
+    /// * `rows`: `[N, D_m]`: this rank's rows of the batch. * returns `[N + received, D_m]`.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn exchange_memory(&self, plan: &BatchPlan, rows: &Tensor) -> Result<Tensor> {
+        self.append(&plan.commit.peers, self.tag(Purpose::Commit, plan.batch), rows)
+    }
+
+    /// Exchanges the embeddings of delegated roots.
+    ///
+    /// * `z`: `[R, D_emb]`: those made here. * returns `[R + received, D_emb]`, a leaf.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn exchange_embeddings(&self, plan: &BatchPlan, z: &Tensor) -> Result<Tensor> {
+        self.append(&plan.exchange.embeddings, self.tag(Purpose::Delegate, plan.batch), z)
+    }
+
+    /// Returns the gradients of received embeddings to the ranks that made them, and adds those that come back.
+    ///
+    /// * `grad_z`: `[R + received, D_emb]`. * returns `[R, D_emb]`.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn return_gradients(&self, plan: &BatchPlan, grad_z: &Tensor) -> Result<Tensor> {
+        let (routes, tag) = (&plan.exchange.embeddings, self.tag(Purpose::DelegateGradient, plan.batch));
+        let own = grad_z.size()[0] - routes.received() as i64;
+        let mut at = own;
+        for (peer, items) in &routes.into {
+            let part = grad_z.narrow(0, at, items.len() as i64);
+            self.comm.send(peer.index(), tag, wire::bytes_of(&part))?;
+            at += items.len() as i64;
+        }
+        let mut grad = grad_z.narrow(0, 0, own);
+        if !routes.out.is_empty() {
+            grad = grad.copy();
+        }
+        for (peer, items) in &routes.out {
+            let bytes = self.comm.receive(peer.index(), tag)?.bytes;
+            let width = grad.size()[1];
+            let part = wire::matrix(&bytes, items.len(), width, grad.kind(), grad.device())?;
+            // One message's rows are distinct, so this is a plain sum in rank order.
+            let index = index_of(items).to_device(grad.device());
+            let _ = grad.index_add_(0, &index, &part);
+        }
+        Ok(grad)
+    }
+
+    /// Sends rows of a matrix, and appends those that come.
+    fn append(&self, routes: &Routes<u32>, tag: Tag, own: &Tensor) -> Result<Tensor> {
+        if routes.is_empty() {
+            return Ok(own.shallow_clone());
+        }
+        for (peer, items) in &routes.out {
+            let part = own.index_select(0, &index_of(items).to_device(own.device()));
+            self.comm.send(peer.index(), tag, wire::bytes_of(&part))?;
+        }
+        let mut parts = vec![own.detach()];
+        for (peer, items) in &routes.into {
+            let bytes = self.comm.receive(peer.index(), tag)?.bytes;
+            parts.push(wire::matrix(&bytes, items.len(), own.size()[1], own.kind(), own.device())?);
+        }
+        Ok(Tensor::cat(&parts, 0))
+    }
+}
+
+fn index_of(items: &[u32]) -> Tensor {
+    Tensor::from_slice(&items.iter().map(|&item| i64::from(item)).collect::<Vec<_>>())
+}
+
+/// Bytes of copies that a rank holds.
+pub fn copied_bytes(memory: &NodeMemory, features: &Features, shape: StateShape) -> u64 {
+    memory.places().copies() as u64 * wire::row_bytes(shape, 0) + features.copied_bytes() as u64
+}
