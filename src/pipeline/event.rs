@@ -6,7 +6,7 @@
 use crate::dependency::{Counts, Exchange, GlobalBatch, Planner, Routes, Share, Weights};
 use crate::graph::{Endpoint, Tcsr};
 use crate::memory::{Mail, unsent};
-use crate::partition::{Partition, Rank};
+use crate::partition::{Partition, PartitionConfig, Rank};
 use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
 use crate::setting::Auto;
 use std::collections::{HashMap, HashSet};
@@ -73,6 +73,19 @@ impl Pass {
     /// Batches of the pass.
     pub fn batches(&self) -> usize {
         self.events.len().div_ceil(self.batch_size)
+    }
+
+    /// The pass among `ranks` ranks, going on from the owners at the end of the pass `before`.
+    pub fn partitioned(
+        self,
+        stream: &EventStream,
+        ranks: usize,
+        config: &PartitionConfig,
+        before: Option<&Partition>,
+    ) -> Pass {
+        let before = before.map(|partition| &**partition.last_table());
+        let partition = Partition::new(stream, &self.events, self.batch_size, ranks, config, before);
+        Pass { partition: Some(Arc::new(partition)), ..self }
     }
 
     fn span(&self, batch: usize) -> Range<usize> {

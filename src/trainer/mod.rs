@@ -31,6 +31,7 @@ pub use run::Console;
 pub use setup::{Passes, PhiloxDraw};
 pub use summary::Summary;
 
+use crate::comms::Communicator;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::eval::{self, SplitScores};
@@ -58,6 +59,7 @@ pub struct Trainer {
     sync: SyncStage,
     history: History,
     best: Option<Best>,
+    comm: Communicator,
     device: tch::Device,
     threads: usize,
     hooks: Hooks,
@@ -91,21 +93,23 @@ impl Trainer {
     fn train_epoch(&mut self) -> Result<EpochEnd> {
         let pass = self.passes.train(self.history.epoch);
         let batches = self.history.batch..self.epoch_batches(&pass);
-        if self.history.batch == 0 {
-            self.pipeline.memory().reset();
-        }
         self.open_bar(&format!("epoch {}", self.history.epoch), &pass, &batches);
-        self.pipeline.start(pass, batches);
+        match self.history.batch {
+            0 => self.pipeline.start_afresh(pass, batches),
+            _ => self.pipeline.start(pass, batches),
+        }
         let mut started = Instant::now();
-        while let Some(batch) = self.pipeline.next_batch() {
+        while let Some(batch) = self.pipeline.next_batch()? {
             let forward = Instant::now();
             let embedded = self.model.embed(&batch.input, Mode::Train); // z [R, D_emb], rows [N, D_m]
             self.pipeline.timeline().add(Stage::Gradient, batch.plan.batch, forward);
-            self.pipeline.commit_state(&batch, &embedded, &*self.model);
+            self.pipeline.commit_state(&batch, &embedded, &*self.model)?;
             let backward = Instant::now();
-            let scored = self.model.score(&embedded.z, &batch.pairs); // grad_z [R, D_emb]
+            let z = self.pipeline.exchange_embeddings(&batch, &embedded.z)?; // [R + received, D_emb]
+            let scored = self.model.score(&z, &batch.pairs); // grad_z as z
+            let grad_z = self.pipeline.return_gradients(&batch, scored.grad_z.shallow_clone())?; // [R, D_emb]
             let seen = self.hooks.wants_batches().then(|| embedded.rows.detach());
-            self.model.backward(embedded, &scored.grad_z);
+            self.model.backward(embedded, &grad_z);
             self.pipeline.timeline().add(Stage::Gradient, batch.plan.batch, backward);
 
             let step = Instant::now();
@@ -206,15 +210,17 @@ impl Trainer {
         self.pipeline.start(pass.clone(), 0..pass.batches());
         let (mut scores, mut events) = (SplitScores::default(), 0);
         let started = Instant::now();
-        while let Some(batch) = self.pipeline.next_batch() {
+        while let Some(batch) = self.pipeline.next_batch()? {
             let embedded = self.model.embed(&batch.input, Mode::Eval);
-            self.pipeline.commit_state(&batch, &embedded, &*self.model);
+            self.pipeline.commit_state(&batch, &embedded, &*self.model)?;
             self.pipeline.commit_parameters();
-            let (positive, negative) = self.model.logits(&embedded.z, &batch.pairs);
+            let z = self.pipeline.exchange_embeddings(&batch, &embedded.z)?;
+            let (positive, negative) = self.model.logits(&z, &batch.pairs);
             scores.push(&batch.plan.events, &positive, &negative)?;
-            events += batch.plan.events.len() as u64;
+            events += batch.plan.global_events as u64;
             self.advance_bar(events, None);
         }
+        self.gather_scores(&mut scores)?;
         scores.seconds = started.elapsed().as_secs_f64();
         self.close_bar();
         Ok(scores)

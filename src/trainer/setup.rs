@@ -1,13 +1,16 @@
 //! From a configuration to a trainer: stream, split, graphs, passes, model, state.
 
 use super::{History, Hooks, Trainer};
+use crate::comms::Communicator;
 use crate::config::Config;
+use crate::dependency::Weights;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
-use crate::pipeline::Pipeline;
-use crate::pipeline::event::{Dropout, EventStage, MailsKept, Negatives, Pass};
+use crate::partition::{Partition, Rank};
+use crate::pipeline::event::{Among, Dropout, EventStage, MailsKept, Negatives, Pass};
+use crate::pipeline::{Pipeline, wire};
 use crate::pipeline::state::{StateReader, StateWriter};
 use crate::pipeline::sync::SyncStage;
 use crate::pipeline::workers::Stages;
@@ -42,7 +45,7 @@ impl Passes {
         Pass { epoch, ..self.train.clone() }
     }
 
-    fn new(config: &Config, stream: &EventStream, split: &Split, spec: &StateSpec) -> Result<Passes> {
+    fn new(config: &Config, stream: &EventStream, split: &Split, spec: &StateSpec, ranks: usize) -> Result<Passes> {
         let all: Vec<EventId> = (0..stream.len() as u32).map(EventId).collect();
         let whole = Arc::new(Tcsr::build(stream, &all));
         let training = if split.masked == 0 { whole.clone() } else { Arc::new(Tcsr::build(stream, &split.train)) };
@@ -75,6 +78,7 @@ impl Passes {
                 epoch: 0,
                 dropout: None,
                 mails_kept: mails_kept(spec),
+                partition: None,
             })
         };
         let train_key = Key::new(config.seed, Purpose::TrainNegative);
@@ -88,8 +92,22 @@ impl Passes {
             epoch: 1,
             dropout: (spec.dropout > 0.0).then_some(Dropout { p: spec.dropout, heads: spec.heads as usize }),
             mails_kept: mails_kept(spec),
+            partition: None,
         };
-        Ok(Passes { train, val: evaluation(&split.val, Scored::Val)?, test: evaluation(&split.test, Scored::Test)? })
+        let (val, test) = (evaluation(&split.val, Scored::Val)?, evaluation(&split.test, Scored::Test)?);
+        Ok(Passes { train, val, test }.partitioned(config, stream, ranks))
+    }
+
+    /// Gives each pass its owners: each goes on with the last ones of the pass before.
+    fn partitioned(mut self, config: &Config, stream: &EventStream, ranks: usize) -> Passes {
+        if ranks > 1 {
+            let mut before: Option<Arc<Partition>> = None;
+            for pass in [&mut self.train, &mut self.val, &mut self.test] {
+                *pass = pass.clone().partitioned(stream, ranks, &config.partition, before.as_deref());
+                before.clone_from(&pass.partition);
+            }
+        }
+        self
     }
 }
 
@@ -124,23 +142,37 @@ impl Trainer {
         stream: EventStream,
         make: impl FnOnce(&Config, &EventStream, tch::Device) -> Result<Box<dyn Model>>,
     ) -> Result<Trainer> {
+        Trainer::on_rank(config, stream, Communicator::alone(), make)
+    }
+
+    /// As [`Trainer::with_model`], on one of several ranks. All must be given the same.
+    ///
+    /// # Errors
+    /// As [`Trainer::with_model`], and a lost peer.
+    pub fn on_rank(
+        config: Config,
+        stream: EventStream,
+        comm: Communicator,
+        make: impl FnOnce(&Config, &EventStream, tch::Device) -> Result<Box<dyn Model>>,
+    ) -> Result<Trainer> {
         config.validate()?;
         let device = device::select(&config.device)?;
         let threads = device::set_threads(config.threads, config.pipeline.intra_op);
         let split = Split::new(&stream, &config.split)?;
         let model = make(&config, &stream, device)?;
         let spec = model.spec();
-        let passes = Passes::new(&config, &stream, &split, &spec)?;
+        let passes = Passes::new(&config, &stream, &split, &spec, comm.world())?;
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
+        let among = (comm.world() > 1).then(|| among(&config, &spec, &comm, memory.shape(), &stream));
         let reader = StateReader::new(stream.clone(), memory.shape(), &*model, config.train.loss);
-        let stages = Stages { event: EventStage::new(stream.clone()), reader };
+        let stages = Stages { event: EventStage::new(stream.clone(), among), reader };
         let train = &config.train;
         let optimizer =
             OptimizerConfig { kind: train.optimizer, weight_decay: train.weight_decay, ..Default::default() };
         let optimizer = Optimizer::new(optimizer, model.parameters());
         let sync = SyncStage::new(optimizer, train.lr, train.lr_schedule, train.clip_norm);
         let history = History::start(passes.train.batches(), train.epochs);
-        let pipeline = Pipeline::new(&config.pipeline, stages, StateWriter::new(stream.clone(), &*model), memory);
+        let pipeline = Pipeline::new(&config.pipeline, stages, StateWriter::new(stream.clone(), &*model), memory, comm.clone());
         Ok(Trainer {
             config,
             stream,
@@ -151,11 +183,27 @@ impl Trainer {
             sync,
             history,
             best: None,
+            comm,
             device,
             threads,
             hooks: Hooks::default(),
             run: None,
         })
+    }
+}
+
+/// What a rank's plans are made with.
+fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateShape, stream: &EventStream) -> Among {
+    let float = shape.kind.elt_size_in_bytes() as u64;
+    Among {
+        me: Rank(comm.rank() as u16),
+        delegate: config.dependency.delegate.clone(),
+        weights: Weights {
+            row: wire::row_bytes(shape, stream.feature_dim()),
+            embedding: spec.embedding_dim as u64 * float,
+            feature: 4 * stream.feature_dim() as u64,
+            cache: config.dependency.cache_bytes.0,
+        },
     }
 }
 
