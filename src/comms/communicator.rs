@@ -1,0 +1,247 @@
+//! A rank's handle on the others: messages by tag, the ledger, and how a run ends for all.
+
+use super::CommConfig;
+use super::clock::{Clock, system_time};
+use super::desk::{Arrived, Desk, Lost};
+use super::ledger::Ledger;
+use super::local::Threads;
+use super::tag::{Key, Tag};
+use crate::error::{Error, Loss, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// A message that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// What was sent.
+    pub bytes: Vec<u8>,
+    /// When the peer posted it, by this host's clock.
+    pub sent: SystemTime,
+    /// How long the call waited for it.
+    pub waited: Duration,
+}
+
+/// A cheap handle, for any thread of the rank. A rank whose last handle goes without [`Communicator::finish`], or whose
+/// thread panics while it holds one, is lost to the others: their calls end with an error that names it.
+pub struct Communicator {
+    pub(super) member: Arc<Member>,
+}
+
+impl Clone for Communicator {
+    fn clone(&self) -> Communicator {
+        Communicator { member: Arc::clone(&self.member) }
+    }
+}
+
+/// One rank's place in the world.
+pub(super) struct Member {
+    pub(super) desk: Arc<Desk>,
+    way: Way,
+    pub(super) bucket_bytes: usize,
+    /// Agreements so far; all ranks make the same ones in the same order.
+    pub(super) agreements: AtomicU64,
+    ended: AtomicBool,
+}
+
+/// How messages leave.
+enum Way {
+    Alone,
+    Threads(Threads),
+}
+
+impl Communicator {
+    /// The only rank: sums and broadcasts change nothing, and only messages to oneself can be sent.
+    pub fn alone() -> Communicator {
+        let desk = Arc::new(Desk::new(0, 1, Clock::start()));
+        Communicator::new(desk, Way::Alone, &CommConfig::default())
+    }
+
+    /// `world` ranks for as many threads of this process. Everything crosses as copied bytes.
+    ///
+    /// # Panics
+    /// If `world` is 0.
+    pub fn local(world: usize, config: &CommConfig) -> Vec<Communicator> {
+        Communicator::threads(world, config, false)
+    }
+
+    /// As [`local`](Communicator::local), and each buffer is overwritten once its bytes were copied: shared state would show.
+    ///
+    /// # Panics
+    /// If `world` is 0.
+    pub fn local_poisoned(world: usize, config: &CommConfig) -> Vec<Communicator> {
+        Communicator::threads(world, config, true)
+    }
+
+    fn threads(world: usize, config: &CommConfig, poison: bool) -> Vec<Communicator> {
+        assert!(world > 0, "a world has at least one rank");
+        let ranks = Threads::connect(world, poison).into_iter();
+        ranks.map(|(desk, way)| Communicator::new(desk, Way::Threads(way), config)).collect()
+    }
+
+    fn new(desk: Arc<Desk>, way: Way, config: &CommConfig) -> Communicator {
+        let bucket_bytes = usize::try_from(config.bucket_bytes.0).unwrap_or(usize::MAX);
+        let (agreements, ended) = (AtomicU64::new(0), AtomicBool::new(false));
+        Communicator { member: Arc::new(Member { desk, way, bucket_bytes, agreements, ended }) }
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.member.desk.rank
+    }
+
+    /// Ranks in all.
+    pub fn world(&self) -> usize {
+        self.member.desk.world
+    }
+
+    /// Sends a message; never blocks on its receiver. A message to oneself is not traffic and is not counted.
+    ///
+    /// # Errors
+    /// A rank is lost.
+    ///
+    /// # Panics
+    /// If there is no rank `to`.
+    pub fn send(&self, to: usize, tag: Tag, bytes: Vec<u8>) -> Result<()> {
+        self.post(to, Key::direct(tag), bytes)
+    }
+
+    /// Takes a message, asleep until it is there. Messages of one sender and tag come in the order they were sent.
+    ///
+    /// # Errors
+    /// A rank is lost, or `from` has left the run and its message is not there.
+    ///
+    /// # Panics
+    /// If there is no rank `from`.
+    pub fn receive(&self, from: usize, tag: Tag) -> Result<Received> {
+        let (Arrived { bytes, sent_ns }, waited) = self.member.desk.take(from, Key::direct(tag))?;
+        Ok(Received { bytes, sent: system_time(sent_ns), waited })
+    }
+
+    /// Takes a message if it is there.
+    ///
+    /// # Errors
+    /// As [`receive`](Communicator::receive).
+    ///
+    /// # Panics
+    /// If there is no rank `from`.
+    pub fn try_receive(&self, from: usize, tag: Tag) -> Result<Option<Received>> {
+        let taken = self.member.desk.try_take(from, Key::direct(tag))?;
+        Ok(taken.map(|m| Received { bytes: m.bytes, sent: system_time(m.sent_ns), waited: Duration::ZERO }))
+    }
+
+    /// Fails once a rank is lost; for stretches without messages.
+    ///
+    /// # Errors
+    /// A rank is lost.
+    pub fn check(&self) -> Result<()> {
+        self.member.desk.check()
+    }
+
+    /// What crossed so far, and what was waited for it.
+    pub fn ledger(&self) -> Ledger {
+        self.member.desk.ledger()
+    }
+
+    /// Ends a run that went well, once all ranks are that far: everything sent before has arrived.
+    ///
+    /// # Errors
+    /// A rank is lost.
+    pub fn finish(self) -> Result<()> {
+        self.member.end();
+        self.member.desk.wait_for_departures()
+    }
+
+    /// Ends a run that failed: the others' calls end with one error that names this rank and `error`, unless they know of a
+    /// lost rank already.
+    pub fn abandon(self, error: &Error) {
+        self.member.lose(match error {
+            Error::PeerLost { rank, loss } => Lost { rank: *rank, loss: loss.clone() },
+            _ => {
+                let loss = Loss::Failed { sentence: error.sentence(), exit_code: error.exit_code() };
+                Lost { rank: self.rank(), loss }
+            }
+        });
+        self.member.end();
+    }
+
+    pub(super) fn post(&self, to: usize, key: Key, bytes: Vec<u8>) -> Result<()> {
+        let desk = &self.member.desk;
+        assert!(to < desk.world, "there is no rank {to} among {}", desk.world);
+        desk.check()?;
+        let sent_ns = desk.clock.now_ns();
+        if to == desk.rank {
+            desk.put(to, key, Arrived { bytes, sent_ns });
+            return Ok(());
+        }
+        desk.count_sent(key.tag.purpose, bytes.len());
+        self.member.way.post(to, key, sent_ns, bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.member.lose_self(Loss::Panicked);
+        }
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Communicator(rank {} of {})", self.rank(), self.world())
+    }
+}
+
+impl Member {
+    /// Tells all ranks that one is lost, unless it is known that one is, or this one has ended well.
+    fn lose(&self, lost: Lost) {
+        if !self.ended.load(Ordering::Acquire) && self.desk.lose(lost.clone()) {
+            self.way.announce(&lost);
+        }
+    }
+
+    fn lose_self(&self, loss: Loss) {
+        self.lose(Lost { rank: self.desk.rank, loss });
+    }
+
+    /// Tells all ranks that this one sends nothing more.
+    fn end(&self) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            self.desk.depart(self.desk.rank);
+            self.way.depart();
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.lose_self(Loss::Dropped);
+        self.end();
+    }
+}
+
+impl Way {
+    fn post(&self, to: usize, key: Key, sent_ns: u64, bytes: Vec<u8>) {
+        match self {
+            Way::Alone => unreachable!("alone there is nobody else"),
+            Way::Threads(threads) => threads.post(to, key, sent_ns, bytes),
+        }
+    }
+
+    fn announce(&self, lost: &Lost) {
+        match self {
+            Way::Alone => {}
+            Way::Threads(threads) => threads.announce(lost),
+        }
+    }
+
+    fn depart(&self) {
+        match self {
+            Way::Alone => {}
+            Way::Threads(threads) => threads.depart(),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Which of how many ranks this process is, as the launcher's environment says. Alone, MPI is never initialised.
+
+use crate::error::{Error, Result};
+
+/// One rank among several, as the launcher's environment says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// From 0.
+    pub rank: usize,
+    /// Ranks in all.
+    pub world: usize,
+    /// From 0, among the ranks of this host.
+    pub local_rank: usize,
+    /// Ranks on this host.
+    pub local_world: usize,
+}
+
+impl Launch {
+    /// Alone.
+    pub const ALONE: Launch = Launch { rank: 0, world: 1, local_rank: 0, local_world: 1 };
+
+    /// From the process's environment.
+    ///
+    /// # Errors
+    /// A launcher's variable that is no number.
+    pub fn from_env() -> Result<Launch> {
+        Launch::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// From any environment.
+    ///
+    /// # Errors
+    /// A launcher's variable that is no number.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Launch> {
+        let number = |names: &[&str], absent: usize| {
+            let Some((name, text)) = names.iter().find_map(|name| Some((name, lookup(name)?))) else {
+                return Ok(absent);
+            };
+            text.trim().parse().map_err(|_| Error::Usage {
+                problem: format!("the launcher set {name}={text}, which is no number"),
+                mend: "start with mpirun, or unset the variable to run alone".to_owned(),
+            })
+        };
+        if !["OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"].iter().any(|name| lookup(name).is_some()) {
+            return Ok(Launch::ALONE);
+        }
+        let world = number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_NTASKS"], 1)?;
+        let rank = number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"], 0)?;
+        let local_rank = number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"], 0)?;
+        let local_world = number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"], 1)?;
+        Ok(Launch { rank, world: world.max(1), local_rank, local_world: local_world.max(1) })
+    }
+
+    /// Refuses what this release can not do.
+    ///
+    /// # Errors
+    /// There is more than one rank.
+    pub fn require_alone(self) -> Result<()> {
+        if self.world == 1 && self.rank == 0 {
+            return Ok(());
+        }
+        Err(Error::Usage {
+            problem: format!(
+                "{} ranks were started, but training on several comes with a later release",
+                self.world.max(self.rank + 1)
+            ),
+            mend: "start tidemill once, without mpirun".to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(variables: &[(&str, &str)]) -> Result<Launch> {
+        Launch::from_lookup(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn ranks_are_recognised_by_the_launcher() {
+        let ompi = [
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_RANK", "3"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        ];
+        let found = launch(&ompi).unwrap();
+        assert_eq!(found, Launch { rank: 3, world: 4, local_rank: 1, local_world: 2 });
+        assert!(found.require_alone().unwrap_err().sentence().contains("4 ranks were started"));
+        assert_eq!(launch(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).unwrap().world, 2);
+        assert_eq!(launch(&[("PMIX_RANK", "0"), ("SLURM_NTASKS", "8")]).unwrap().world, 8);
+    }
+
+    #[test]
+    fn alone_needs_no_launcher() {
+        assert_eq!(launch(&[]).unwrap(), Launch::ALONE);
+        // A batch job without a launcher: the scheduler's variables alone start no ranks.
+        assert_eq!(launch(&[("SLURM_NTASKS", "8")]).unwrap(), Launch::ALONE);
+        launch(&[("OMPI_COMM_WORLD_SIZE", "1")]).unwrap().require_alone().unwrap();
+        assert!(launch(&[("OMPI_COMM_WORLD_SIZE", "many")]).is_err());
+        // A second rank that was not told how many there are is still not alone.
+        assert!(launch(&[("PMIX_RANK", "1")]).unwrap().require_alone().is_err());
+    }
+}
