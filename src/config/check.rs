@@ -236,10 +236,10 @@ impl Checks<'_> {
             "write 1 or more; 16 is usual",
         )?;
         self.refuse(
-            self.config.pipeline.staleness > 0,
+            self.config.pipeline.staleness > MOST_STALE,
             "pipeline.staleness",
-            "batches that run ahead of the commits come with a later release; this one is exact",
-            "set 0",
+            "a batch that is so far behind learns from another state than it scores",
+            "write 16 or less; 0 is exact",
         )
     }
 
@@ -268,6 +268,9 @@ impl Checks<'_> {
         Ok(())
     }
 }
+
+/// Batches of staleness above which a value is a slip of the keyboard.
+const MOST_STALE: u32 = 16;
 
 /// Tables or keys that must hold their defaults, and what they belong to.
 const LATER: &[(&str, &str)] = &[

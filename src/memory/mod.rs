@@ -38,6 +38,7 @@ pub struct NodeMemory {
     last_update: Vec<Timestamp>,
     mailbox: Mailbox,
     undo: VecDeque<Undo>,
+    commits: usize,
 }
 
 /// What a batch writes: its endpoints' new rows and the mails it leaves.
@@ -82,6 +83,7 @@ impl NodeMemory {
             last_update: vec![origin; shape.nodes],
             mailbox: Mailbox::new(shape.nodes, shape.payload_dim, shape.code_dim, shape.kind, shape.device),
             undo: VecDeque::new(),
+            commits: 0,
             shape,
             origin,
         }
@@ -139,6 +141,12 @@ impl NodeMemory {
         let mails: Vec<(NodeId, Mail)> = commit.mails.iter().map(timed).collect();
         let elapsed: Vec<i64> = mails.iter().map(|(_, mail)| mail.elapsed).collect();
         self.mailbox.put(&mails, commit.payload, encode(&elapsed).as_ref());
+        self.commits += 1;
+    }
+
+    /// State commits made since the program started, those taken back included: by it readers know what they have seen.
+    pub fn commits(&self) -> usize {
+        self.commits
     }
 
     /// The oldest batch without one had its parameter commit: what it replaced is forgotten.

@@ -4,11 +4,14 @@
 //! The trainer's loop *is* the gradient stage: it takes ready batches from here and gives back two commits, of the state
 //! once the forward pass is done and of the parameters once the optimizer has stepped. Training and evaluation take the same
 //! way. The stages before it run inline (`pipeline.serial`) or on workers that run ahead over bounded queues; a batch's state
-//! is read only once the commit before it has happened, so both give the same bits.
+//! is read only once the commit before it has happened, so both give the same bits. With `pipeline.staleness = s > 0` a batch's
+//! state may lack the commits of the s batches before, its parameters their steps, and the endpoints' rows are read again at the
+//! state commit.
 
 mod config;
 pub mod event;
 pub mod frontier;
+pub mod gather;
 pub mod state;
 pub mod sync;
 pub mod workers;
@@ -16,9 +19,9 @@ pub mod workers;
 pub use config::PipelineConfig;
 
 use crate::memory::NodeMemory;
-use crate::stats::{Stage, Timeline};
+use crate::stats::{Seen, Stage, Timeline};
 use event::Pass;
-use state::{ReadyBatch, StateWriter};
+use state::{CommitRows, ReadyBatch, StateWriter};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tidemill_models::input::Embedded;
@@ -31,6 +34,7 @@ pub struct Pipeline {
     memory: Arc<Mutex<NodeMemory>>,
     writer: StateWriter,
     running: Running,
+    staleness: usize,
     timeline: Timeline,
 }
 
@@ -50,6 +54,7 @@ impl Pipeline {
             memory: Arc::new(Mutex::new(memory)),
             writer,
             running: Running::Inline(Box::new(stages), None),
+            staleness: 0,
             timeline: Timeline::default(),
         }
     }
@@ -57,10 +62,12 @@ impl Pipeline {
     /// Starts a pass, at any batch of it; one that still runs is ended.
     pub fn start(&mut self, pass: Pass, batches: Range<usize>) {
         let stages = self.take_stages();
+        let training = pass.epoch > 0;
+        self.staleness = if training && !self.config.serial { self.config.staleness as usize } else { 0 };
         self.running = if self.config.serial {
             Running::Inline(stages, Some((pass, batches)))
         } else {
-            let ahead = Ahead { plans: self.config.queue_max, staleness: self.config.staleness as usize };
+            let ahead = Ahead { plans: self.config.queue_max, staleness: self.staleness };
             Running::Ahead(Workers::start(*stages, self.memory.clone(), pass, batches, ahead, &self.timeline))
         };
     }
@@ -72,6 +79,9 @@ impl Pipeline {
     pub fn next_batch(&mut self) -> Option<ReadyBatch> {
         let next = match &mut self.running {
             Running::Inline(stages, Some((pass, batches))) => {
+                if pass.epoch > 0 {
+                    self.timeline.saw(Seen::State, 0);
+                }
                 let batch = batches.next()?;
                 let times = &mut self.timeline;
                 let plan = times.time(Stage::Event, batch, || stages.event.plan(pass, batch));
@@ -94,7 +104,8 @@ impl Pipeline {
 
     /// The state commit: the batch's endpoints get their new rows, their mail is cleared, the batch's mails are stored.
     pub fn commit_state(&mut self, batch: &ReadyBatch, embedded: &Embedded, model: &dyn Model) {
-        self.writer.commit(&mut lock(&self.memory), &batch.plan, embedded, model);
+        let rows = if self.staleness > 0 { CommitRows::ReadAgain } else { CommitRows::AsRead };
+        self.writer.commit(&mut lock(&self.memory), &batch.plan, embedded, model, rows);
         if let Running::Ahead(workers) = &self.running {
             workers.committed();
         }
@@ -109,6 +120,12 @@ impl Pipeline {
     pub fn roll_back(&mut self) {
         self.stop();
         self.memory().roll_back();
+    }
+
+    /// Batches that the pass under way may be behind each of its two frontiers, the state's and the parameters'. 0 where
+    /// stages run inline, and in evaluation, whose scores are always exact.
+    pub fn staleness(&self) -> usize {
+        self.staleness
     }
 
     /// The node memory; the stages do not write it, and wait while this is held.

@@ -1,16 +1,17 @@
 //! Stage 2, state: reads what a batch needs and turns its integers into tensors on the device.
 //!
-//! The only place where integers become tensors. Reading has two parts: what does not depend on the state (features, indices,
-//! times, masks) is prepared at once, the rows and their mail are read when the commit before has happened. The only writer
-//! of the node memory is the state commit, [`StateWriter::commit`], called after a batch's forward pass.
+//! Together with [`Gather`], the only place where integers become tensors. Reading has two parts: what does not depend on the
+//! state (features, indices, times, masks) is prepared at once, the rows and their mail are read when the commits that the
+//! batch must see have happened. The only writer of the node memory is the state commit, [`StateWriter::commit`], called after
+//! a batch's forward pass.
 
 use super::event::BatchPlan;
-use crate::memory::{NodeMemory, StateCommit, StateShape};
+use super::gather::Gather;
+use crate::memory::{NodeMemory, StateCommit};
 use crate::sampler::Hop;
-use tch::{Kind, Tensor};
-use tidemill_data::id::{EventId, NodeId};
-use tidemill_data::stream::EventStream;
-use tidemill_models::input::{Embedded, LayerInput, LossReduction, MailInput, ModelInput, PairInput};
+use std::collections::HashMap;
+use tch::Tensor;
+use tidemill_models::input::{Embedded, LayerInput, LossReduction, ModelInput, PairInput};
 use tidemill_models::model::{Model, Payload};
 
 /// A batch whose state was read: all that the gradient stage needs.
@@ -35,23 +36,22 @@ pub struct PreparedBatch {
 
 /// Reads the state for batches.
 pub struct StateReader {
-    stream: EventStream,
-    shape: StateShape,
+    gather: Gather,
     root_time: bool,
     loss: LossReduction,
     node_features: Option<Tensor>,
 }
 
 impl StateReader {
-    /// A reader of states of this shape, for `model`.
-    pub fn new(stream: EventStream, shape: StateShape, model: &dyn Model, loss: LossReduction) -> StateReader {
-        let node_features = node_feature_table(&stream, shape);
-        StateReader { stream, shape, root_time: model.spec().root_time, loss, node_features }
+    /// A reader for `model`.
+    pub fn new(gather: Gather, model: &dyn Model, loss: LossReduction) -> StateReader {
+        let node_features = gather.node_features();
+        StateReader { gather, root_time: model.spec().root_time, loss, node_features }
     }
 
     /// Everything of a batch that does not depend on the state.
     pub fn prepare(&self, plan: BatchPlan) -> PreparedBatch {
-        let nodes = self.index(plan.sample.rows.iter().map(|n| i64::from(n.0)));
+        let nodes = self.gather.nodes(&plan.sample.rows);
         let hops = plan.sample.hops.iter().zip(&plan.keep).rev();
         let layers = hops.map(|(hop, keep)| self.layer(hop, keep.as_deref())).collect();
         let pairs = self.pairs(&plan);
@@ -67,63 +67,34 @@ impl StateReader {
         let input = ModelInput {
             memory: memory.rows(&nodes),
             node_features: self.node_features.as_ref().map(|table| table.index_select(0, &nodes)),
-            mail: self.mail(&plan.sample.rows, memory),
+            mail: self.gather.mail(&plan.sample.rows, memory),
             layers,
         };
         ReadyBatch { plan, input, pairs }
     }
 
-    /// Pending mail of the rows read.
-    fn mail(&self, rows: &[NodeId], memory: &NodeMemory) -> MailInput {
-        let mailbox = memory.mailbox();
-        let (mut row, mut segment, mut pool, mut events, mut elapsed) = (vec![], vec![], vec![], vec![], vec![]);
-        for (at, &node) in rows.iter().enumerate() {
-            let mails = mailbox.rows_of(node);
-            if mails.is_empty() {
-                continue;
-            }
-            for &mail in mails {
-                segment.push(row.len() as i64);
-                pool.push(i64::from(mail));
-                events.push(mailbox.mail(mail).event);
-                elapsed.push(self.stream.meta().tick.seconds(mailbox.mail(mail).elapsed));
-            }
-            row.push(at as i64);
-        }
-        let single = row.len() == pool.len();
-        let pool = self.index(pool.into_iter());
-        MailInput {
-            payload: mailbox.payload(&pool),
-            edge_features: self.edge_features(&events, &[events.len() as i64]),
-            dt: self.floats(elapsed.into_iter()),
-            code: mailbox.code(&pool),
-            row: self.index(row.into_iter()),
-            segment: (!single).then(|| self.index(segment.into_iter())),
-        }
-    }
-
     /// One hop's block as a layer's input, its times counted from the roots' own.
     fn layer(&self, hop: &Hop, keep: Option<&[bool]>) -> LayerInput {
-        let (r, k) = (hop.roots.len() as i64, hop.fanout as i64);
+        let (r, k, shape) = (hop.roots.len() as i64, hop.fanout as i64, self.gather.shape);
         let mut valid = vec![false; hop.neighbor.len()];
         (0..hop.roots.len()).flat_map(|i| hop.slots(i)).for_each(|slot| valid[slot] = true);
         let heads = keep.map_or(0, |keep| keep.len() as i64 / (r * k).max(1));
+        let kept = |keep: &[bool]| self.gather.floats(keep.iter().map(|&kept| f64::from(u8::from(kept))));
         LayerInput {
-            root: self.index(hop.below_root.iter().map(|&i| i64::from(i))),
-            neighbor: self.index(hop.below_neighbor.iter().map(|&i| i64::from(i))).view([r, k]),
-            valid: Tensor::from_slice(&valid).view([r, k]).to_device(self.shape.device),
+            root: self.gather.rows(&hop.below_root),
+            neighbor: self.gather.rows(&hop.below_neighbor).view([r, k]),
+            valid: Tensor::from_slice(&valid).view([r, k]).to_device(shape.device),
             dt: self.elapsed(hop, |root, _| hop.roots[root].time.0),
-            root_dt: Tensor::zeros([r], (self.shape.kind, self.shape.device)),
-            edge_features: self.edge_features(&hop.event, &[r, k]),
-            keep: keep.map(|keep| self.floats(keep.iter().map(|&kept| f64::from(u8::from(kept)))).view([r, heads, k])),
+            root_dt: Tensor::zeros([r], (shape.kind, shape.device)),
+            edge_features: self.gather.edge_features(&hop.event, &[r, k]),
+            keep: keep.map(|keep| kept(keep).view([r, heads, k])),
         }
     }
 
     /// Times that depend on when nodes were last updated.
     fn date(&self, layer: &mut LayerInput, hop: &Hop, memory: &NodeMemory) {
-        let tick = self.stream.meta().tick;
-        let since = hop.roots.iter().map(|root| tick.seconds(root.time.0 - memory.next_update(root.node).0));
-        layer.root_dt = self.floats(since);
+        let since = hop.roots.iter().map(|root| root.time.0 - memory.next_update(root.node).0);
+        layer.root_dt = self.gather.seconds(since);
         if !self.root_time {
             layer.dt = self.elapsed(hop, |_, slot| memory.next_update(hop.neighbor[slot]).0);
         }
@@ -131,19 +102,19 @@ impl StateReader {
 
     /// `[R, K]` seconds from each sampled edge to the ticks that `until` gives for (root, slot); 0 where absent.
     fn elapsed(&self, hop: &Hop, until: impl Fn(usize, usize) -> i64) -> Tensor {
-        let mut dt = vec![0.0; hop.neighbor.len()];
+        let mut ticks = vec![0; hop.neighbor.len()];
         for root in 0..hop.roots.len() {
             for slot in hop.slots(root) {
-                dt[slot] = self.stream.meta().tick.seconds(until(root, slot) - hop.time[slot].0);
+                ticks[slot] = until(root, slot) - hop.time[slot].0;
             }
         }
-        self.floats(dt.into_iter()).view([hop.roots.len() as i64, hop.fanout as i64])
+        self.gather.seconds(ticks.into_iter()).view([hop.roots.len() as i64, hop.fanout as i64])
     }
 
     /// Roots are laid out as sources, destinations, negatives.
     fn pairs(&self, plan: &BatchPlan) -> PairInput {
         let b = plan.events.len();
-        let of = |range: std::ops::Range<usize>| self.index(plan.sample.root_of[range].iter().map(|&i| i64::from(i)));
+        let of = |range: std::ops::Range<usize>| self.gather.rows(&plan.sample.root_of[range]);
         PairInput {
             source: of(0..b),
             destination: of(b..2 * b),
@@ -152,80 +123,63 @@ impl StateReader {
             loss: self.loss,
         }
     }
-
-    /// Features of events, gathered straight into the tensor's memory; `shape` is followed by D_e.
-    fn edge_features(&self, events: &[EventId], shape: &[i64]) -> Option<Tensor> {
-        let dim = self.stream.feature_dim();
-        if dim == 0 {
-            return None;
-        }
-        let mut shape = shape.to_vec();
-        shape.push(dim as i64);
-        let host = Tensor::empty(&shape, (Kind::Float, tch::Device::Cpu));
-        // SAFETY: the tensor is contiguous, f32, on the CPU, freshly made and of exactly this many elements.
-        let out = unsafe { std::slice::from_raw_parts_mut(host.data_ptr().cast::<f32>(), events.len() * dim) };
-        self.stream.gather_features(events, out);
-        Some(host.to_device(self.shape.device).to_kind(self.shape.kind))
-    }
-
-    fn index(&self, ids: impl Iterator<Item = i64>) -> Tensor {
-        Tensor::from_slice(&ids.collect::<Vec<_>>()).to_device(self.shape.device)
-    }
-
-    fn floats(&self, values: impl Iterator<Item = f64>) -> Tensor {
-        floats(values, self.shape.kind).to_device(self.shape.device)
-    }
 }
 
 /// Writes batches' new rows and mails.
 pub struct StateWriter {
-    stream: EventStream,
+    gather: Gather,
     payload: Payload,
+}
+
+/// Which rows the state commit makes the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitRows {
+    /// Those that the forward pass read and updated: exact where it saw every commit before its own.
+    AsRead,
+    /// The endpoints' rows and pending mail as they are at the commit, updated then: no commit in between is lost.
+    ReadAgain,
 }
 
 impl StateWriter {
     /// A writer for `model`.
-    pub fn new(stream: EventStream, model: &dyn Model) -> StateWriter {
-        StateWriter { stream, payload: model.spec().payload }
+    pub fn new(gather: Gather, model: &dyn Model) -> StateWriter {
+        StateWriter { gather, payload: model.spec().payload }
     }
 
     /// The state commit of a batch: steps 3 and 4 of a TGN step.
-    pub fn commit(&self, memory: &mut NodeMemory, plan: &BatchPlan, embedded: &Embedded, model: &dyn Model) {
-        let shape = memory.shape();
-        let index = |rows: &[u32]| {
-            let rows: Vec<i64> = rows.iter().map(|&row| i64::from(row)).collect();
-            Tensor::from_slice(&rows).to_device(shape.device)
-        };
-        let rows = embedded.rows.detach();
-        let committed = rows.index_select(0, &index(&plan.commit.rows));
-        let payload = match self.payload {
-            Payload::MemoryRow => rows.index_select(0, &index(&plan.commit.payload_rows)),
-            Payload::Embedding => unreachable!("a model whose mails carry embeddings is refused at start"),
+    pub fn commit(
+        &self,
+        memory: &mut NodeMemory,
+        plan: &BatchPlan,
+        embedded: &Embedded,
+        model: &dyn Model,
+        rows: CommitRows,
+    ) {
+        assert!(self.payload == Payload::MemoryRow, "a model whose mails carry embeddings is refused at start");
+        let (committed, payload) = match rows {
+            CommitRows::AsRead => {
+                let rows = embedded.rows.detach();
+                let of = |at: &[u32]| rows.index_select(0, &self.gather.rows(at));
+                (of(&plan.commit.rows), of(&plan.commit.payload_rows))
+            }
+            CommitRows::ReadAgain => self.read_again(memory, plan, model),
         };
         let encode = |elapsed: &[i64]| {
-            shape.code_dim?;
-            let seconds = elapsed.iter().map(|&ticks| self.stream.meta().tick.seconds(ticks));
-            Some(model.encode_mail_time(&floats(seconds, shape.kind).to_device(shape.device)))
+            self.gather.shape.code_dim?;
+            Some(model.encode_mail_time(&self.gather.seconds(elapsed.iter().copied())))
         };
         let (nodes, mails) = (&plan.commit.nodes, &plan.commit.mails);
         memory.commit(&StateCommit { nodes, rows: &committed, mails, payload: &payload }, encode);
     }
-}
 
-/// f64 values rounded once to `kind`.
-fn floats(values: impl Iterator<Item = f64>, kind: Kind) -> Tensor {
-    match kind {
-        Kind::Double => Tensor::from_slice(&values.collect::<Vec<f64>>()),
-        _ => Tensor::from_slice(&values.map(|x| x as f32).collect::<Vec<f32>>()).to_kind(kind),
+    /// The endpoints' rows from the state as it is, `[C, D_m]`, and what the mails carry of them, `[Q, D_m]`.
+    fn read_again(&self, memory: &NodeMemory, plan: &BatchPlan, model: &dyn Model) -> (Tensor, Tensor) {
+        let commit = &plan.commit;
+        let rows = memory.rows(&self.gather.nodes(&commit.nodes));
+        let rows = model.apply_mail(&rows, &self.gather.mail(&commit.nodes, memory)).detach();
+        let slot_of: HashMap<u32, u32> = commit.rows.iter().copied().zip(0..).collect();
+        let slots: Vec<u32> = commit.payload_rows.iter().map(|row| slot_of[row]).collect(); // peers are endpoints
+        let payload = rows.index_select(0, &self.gather.rows(&slots));
+        (rows, payload)
     }
-}
-
-/// All nodes' features, `[N, D_v]`, if the stream has any.
-fn node_feature_table(stream: &EventStream, shape: StateShape) -> Option<Tensor> {
-    let dim = stream.node_feature_dim() as i64;
-    (dim > 0).then(|| {
-        let rows: Vec<f32> =
-            (0..stream.nodes()).flat_map(|n| stream.node_features(NodeId(n)).iter().copied()).collect();
-        Tensor::from_slice(&rows).view([i64::from(stream.nodes()), dim]).to_device(shape.device).to_kind(shape.kind)
-    })
 }

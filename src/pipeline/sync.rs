@@ -1,5 +1,18 @@
 //! Stage 4, sync: the gradient exchange, the optimizer and the parameter commit.
+//!
+//! With `pipeline.staleness = 0` the stage runs inline: the next forward pass needs its result. With more it is a worker
+//! ([`SyncWorker`]) that keeps the parameters of the latest commit for itself, so that the forward and the backward pass of
+//! the next batches never see a step half done:
+//!
+//! ```text
+//!  trainer's loop --gradient of k, [P]--> sync worker --parameters after k, [P]--> trainer's loop
+//! ```
+//! The way back is the parameter frontier: the loop starts a batch when at most `s` of those before it are still out.
 
+use crate::queue::{self, Receiver, Sender};
+use crate::stats::{Stage, Stall, Timeline};
+use std::thread::JoinHandle;
+use tch::Tensor;
 use tidemill_models::optimizer::{LrSchedule, Optimizer, clip_norm, grad_norm};
 use tidemill_models::parameters::Parameters;
 
@@ -44,4 +57,136 @@ impl SyncStage {
     pub fn optimizer_mut(&mut self) -> &mut Optimizer {
         &mut self.optimizer
     }
+}
+
+/// A batch's gradient on its way to the worker.
+struct Gradient {
+    batch: usize,
+    loss: f64,
+    /// `[P]`; comes back with the parameters in it.
+    numbers: Tensor,
+    took_part: Vec<bool>,
+}
+
+/// What became of a batch's gradient.
+pub enum Step {
+    /// The parameter commit: the batch with this loss and gradient norm can no longer be taken back.
+    Taken {
+        /// Euclidean norm of its gradient.
+        norm: f64,
+    },
+    /// Loss or gradient is not finite. No step was taken, none will follow.
+    Refused {
+        /// The batch.
+        batch: usize,
+        /// Its loss.
+        loss: f64,
+    },
+}
+
+struct Answer {
+    step: Step,
+    numbers: Tensor,
+}
+
+/// The sync stage on a thread of its own, for `pipeline.staleness > 0`.
+pub struct SyncWorker {
+    gradients: Sender<Gradient>,
+    answers: Receiver<Answer>,
+    worker: JoinHandle<(SyncStage, Timeline)>,
+    /// Batches whose gradient is out.
+    out: usize,
+    free: Vec<Tensor>,
+}
+
+impl SyncWorker {
+    /// Starts the worker on parameters whose gradient is zero.
+    ///
+    /// * `staleness`: most batches that may be out when one is added. * `total`: as for [`SyncStage::step`].
+    pub fn start(
+        stage: SyncStage,
+        parameters: &Parameters,
+        total: u64,
+        staleness: usize,
+        timeline: &Timeline,
+    ) -> SyncWorker {
+        let (gradients, work) = queue::bounded(staleness + 1);
+        let (done, answers) = queue::bounded(staleness + 1);
+        let (own, times) = (parameters.twin(), timeline.twin());
+        let worker = super::workers::spawn(Stage::Sync, move || sync_all(stage, own, total, work, done, times));
+        SyncWorker { gradients, answers, worker, out: 0, free: Vec::new() }
+    }
+
+    /// Batches whose parameter commit has not come back.
+    pub fn out(&self) -> usize {
+        self.out
+    }
+
+    /// Sends a batch's gradient off and zeroes it.
+    pub fn send(&mut self, batch: usize, loss: f64, parameters: &mut Parameters) {
+        let mut numbers = self.free.pop().unwrap_or_else(|| parameters.grads().empty_like());
+        numbers.copy_(parameters.grads());
+        let took_part = parameters.spans().map(|span| span.took_part).collect();
+        parameters.zero_grads();
+        self.out += 1;
+        // A worker that is gone has refused an earlier batch, or panicked: `receive` tells.
+        let _ = self.gradients.send(Gradient { batch, loss, numbers, took_part });
+    }
+
+    /// The next answer, which is waited for while more than `most` batches are out; `parameters` become those it brings.
+    ///
+    /// `Some(None)`: the worker panicked; [`SyncWorker::join`] has its words.
+    pub fn receive(&mut self, most: usize, parameters: &mut Parameters, times: &mut Timeline) -> Option<Option<Step>> {
+        let answer = if self.out > most {
+            times.wait(Stage::Gradient, Stall::Hazard, || self.answers.recv())
+        } else {
+            Some(self.answers.try_recv()?)
+        };
+        let Some(Answer { step, numbers }) = answer else { return Some(None) };
+        self.out -= 1;
+        if let Step::Taken { .. } = step {
+            parameters.set_values(&numbers).expect("a twin's values");
+        }
+        self.free.push(numbers);
+        Some(Some(step))
+    }
+
+    /// Ends the worker once it has done what it was sent, and gives the stage back.
+    ///
+    /// # Panics
+    /// With the worker's own panic, if it had one.
+    pub fn join(self, times: &mut Timeline) -> SyncStage {
+        drop(self.gradients);
+        let (stage, own) = self.worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        times.merge(own);
+        stage
+    }
+}
+
+fn sync_all(
+    mut stage: SyncStage,
+    mut parameters: Parameters,
+    total: u64,
+    mut gradients: Receiver<Gradient>,
+    mut answers: Sender<Answer>,
+    mut times: Timeline,
+) -> (SyncStage, Timeline) {
+    while let Some(gradient) = times.wait(Stage::Sync, Stall::Empty, || gradients.recv()) {
+        let Gradient { batch, loss, mut numbers, took_part } = gradient;
+        let step = times.time(Stage::Sync, batch, || {
+            parameters.take_over_grads(&numbers, &took_part).expect("a twin's gradient");
+            let norm = stage.exchange(&parameters);
+            if !(loss.is_finite() && norm.is_finite()) {
+                return Step::Refused { batch, loss };
+            }
+            stage.step(&mut parameters, total);
+            numbers.copy_(&parameters.values().detach());
+            Step::Taken { norm }
+        });
+        let last = matches!(step, Step::Refused { .. });
+        if answers.send(Answer { step, numbers }).is_err() || last {
+            break;
+        }
+    }
+    (stage, times)
 }

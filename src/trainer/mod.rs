@@ -6,6 +6,7 @@
 
 pub mod archive;
 pub mod checkpoint;
+mod commits;
 pub mod config;
 pub mod durable;
 mod history;
@@ -32,18 +33,17 @@ pub use setup::{Passes, PhiloxDraw};
 pub use summary::Summary;
 
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::eval::{self, SplitScores};
 use crate::pipeline::Pipeline;
 use crate::pipeline::event::Pass;
-use crate::pipeline::state::ReadyBatch;
-use crate::pipeline::sync::SyncStage;
 use crate::stats::Stage;
+use commits::{Syncing, Uncommitted};
 use run::Run;
+use std::collections::VecDeque;
 use std::time::Instant;
 use tidemill_data::split::Split;
 use tidemill_data::stream::EventStream;
-use tidemill_models::input::Scored;
 use tidemill_models::model::{Mode, Model};
 use whole_state::Best;
 
@@ -55,7 +55,9 @@ pub struct Trainer {
     passes: Passes,
     model: Box<dyn Model>,
     pipeline: Pipeline,
-    sync: SyncStage,
+    sync: Syncing,
+    uncommitted: VecDeque<Uncommitted>,
+    lap: Instant,
     history: History,
     best: Option<Best>,
     device: tch::Device,
@@ -89,6 +91,7 @@ impl Trainer {
 
     /// The loop: one pass over the training split, from wherever the history stands in it.
     fn train_epoch(&mut self) -> Result<EpochEnd> {
+        self.abandon(); // what an epoch that ended in an error left
         let pass = self.passes.train(self.history.epoch);
         let batches = self.history.batch..self.epoch_batches(&pass);
         if self.history.batch == 0 {
@@ -96,44 +99,26 @@ impl Trainer {
         }
         self.open_bar(&format!("epoch {}", self.history.epoch), &pass, &batches);
         self.pipeline.start(pass, batches);
-        let mut started = Instant::now();
+        self.lap = Instant::now();
         while let Some(batch) = self.pipeline.next_batch() {
+            let number = batch.plan.batch;
+            self.note_staleness();
             let forward = Instant::now();
             let embedded = self.model.embed(&batch.input, Mode::Train); // z [R, D_emb], rows [N, D_m]
-            self.pipeline.timeline().add(Stage::Gradient, batch.plan.batch, forward);
+            self.pipeline.timeline().add(Stage::Gradient, number, forward);
             self.pipeline.commit_state(&batch, &embedded, &*self.model);
             let backward = Instant::now();
             let scored = self.model.score(&embedded.z, &batch.pairs); // grad_z [R, D_emb]
-            let seen = self.hooks.wants_batches().then(|| embedded.rows.detach());
+            let rows = self.hooks.wants_batches().then(|| embedded.rows.detach());
             self.model.backward(embedded, &scored.grad_z);
-            self.pipeline.timeline().add(Stage::Gradient, batch.plan.batch, backward);
+            self.pipeline.timeline().add(Stage::Gradient, number, backward);
 
-            let step = Instant::now();
-            let norm = self.sync.exchange(self.model.parameters());
-            self.refuse_non_finite(&batch, &scored, norm)?;
-            if let Some(rows) = seen {
-                let memory = self.pipeline.memory();
-                let parameters = self.model.parameters();
-                self.hooks.batch(&TrainedBatch {
-                    epoch: self.history.epoch,
-                    plan: &batch.plan,
-                    input: &batch.input,
-                    rows: &rows,
-                    scored: &scored,
-                    parameters,
-                    memory: &memory,
-                });
-            }
-            self.sync.step(self.model.parameters_mut(), self.history.planned_batches);
-            self.pipeline.commit_parameters();
-            self.pipeline.timeline().add(Stage::Sync, batch.plan.batch, step);
-
-            self.history.record(&batch.plan, scored.loss, started.elapsed());
-            started = Instant::now();
-            if self.after_batch(scored.loss, norm)? == EpochEnd::OutOfTime {
+            self.sync_batch(&batch, &scored, rows.as_ref())?;
+            if self.pause_after(number + 1)? == EpochEnd::OutOfTime {
                 return Ok(EpochEnd::OutOfTime);
             }
         }
+        self.drain()?;
         Ok(EpochEnd::Done)
     }
 
@@ -144,43 +129,10 @@ impl Trainer {
         }
     }
 
-    /// A loss or gradient that is not finite ends the run with parameters and state as they were before the batch.
-    fn refuse_non_finite(&mut self, batch: &ReadyBatch, scored: &Scored, norm: f64) -> Result<()> {
-        let what = match (scored.loss.is_finite(), norm.is_finite()) {
-            (true, true) => return Ok(()),
-            (false, _) => "loss",
-            (true, false) => "gradient",
-        };
-        self.model.parameters_mut().zero_grads();
-        self.pipeline.roll_back();
-        self.checkpoint()?;
-        Err(Error::NonFinite { what, epoch: self.history.epoch, batch: batch.plan.batch })
-    }
-
-    /// Logs, checkpoints and stops where the configuration, a signal or the clock says so.
-    fn after_batch(&mut self, loss: f64, norm: f64) -> Result<EpochEnd> {
-        let done = self.history.batch;
-        let every = |n: usize| n > 0 && done.is_multiple_of(n);
-        if every(self.config.train.log_every) {
-            self.log_batch(loss, norm)?;
-        }
-        self.advance_bar(self.history.events_in_epoch, Some(self.history.mean_loss()));
-        if every(self.config.train.checkpoint_every) {
-            self.checkpoint()?;
-        }
-        if let Some(run) = self.run.as_ref().filter(|run| run.stop.requested()) {
-            let run = run.folder.path().to_owned();
-            self.checkpoint()?;
-            return Err(Error::Stopped { epoch: self.history.epoch, batch: done, run });
-        }
-        let limit = self.config.train.max_seconds;
-        let out = limit > 0.0 && self.history.train_seconds() >= limit;
-        Ok(if out { EpochEnd::OutOfTime } else { EpochEnd::Done })
-    }
-
     /// After an epoch's last batch: hash, validation, the best state so far, the log.
     fn close_epoch(&mut self) -> Result<()> {
-        let state_hash = state_hash::of(self.model.parameters(), self.sync.optimizer(), &self.pipeline.memory());
+        let state_hash =
+            state_hash::of(self.model.parameters(), self.sync.stage().optimizer(), &self.pipeline.memory());
         let trained = self.store_state()?;
         self.close_bar();
         let val = self.score_split(&self.passes.val.clone())?;

@@ -1,5 +1,6 @@
 //! From a configuration to a trainer: stream, split, graphs, passes, model, state.
 
+use super::commits::Syncing;
 use super::{History, Hooks, Trainer};
 use crate::config::Config;
 use crate::device;
@@ -8,14 +9,17 @@ use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
 use crate::pipeline::Pipeline;
 use crate::pipeline::event::{Dropout, EventStage, MailsKept, Negatives, Pass};
+use crate::pipeline::gather::Gather;
 use crate::pipeline::state::{StateReader, StateWriter};
 use crate::pipeline::sync::SyncStage;
 use crate::pipeline::workers::Stages;
 use crate::sampler::Sampler;
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use tidemill_data::id::EventId;
 use tidemill_data::negative::{NegativeSampler, Scored};
 use tidemill_data::philox::{Key, Purpose};
@@ -132,7 +136,8 @@ impl Trainer {
         let spec = model.spec();
         let passes = Passes::new(&config, &stream, &split, &spec)?;
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
-        let reader = StateReader::new(stream.clone(), memory.shape(), &*model, config.train.loss);
+        let gather = Gather { stream: stream.clone(), shape: memory.shape() };
+        let reader = StateReader::new(gather.clone(), &*model, config.train.loss);
         let stages = Stages { event: EventStage::new(stream.clone()), reader };
         let train = &config.train;
         let optimizer =
@@ -140,7 +145,7 @@ impl Trainer {
         let optimizer = Optimizer::new(optimizer, model.parameters());
         let sync = SyncStage::new(optimizer, train.lr, train.lr_schedule, train.clip_norm);
         let history = History::start(passes.train.batches(), train.epochs);
-        let pipeline = Pipeline::new(&config.pipeline, stages, StateWriter::new(stream.clone(), &*model), memory);
+        let pipeline = Pipeline::new(&config.pipeline, stages, StateWriter::new(gather, &*model), memory);
         Ok(Trainer {
             config,
             stream,
@@ -148,7 +153,9 @@ impl Trainer {
             passes,
             model,
             pipeline,
-            sync,
+            sync: Syncing::Here(sync),
+            uncommitted: VecDeque::new(),
+            lap: Instant::now(),
             history,
             best: None,
             device,

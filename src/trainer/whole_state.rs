@@ -92,12 +92,12 @@ impl Trainer {
             "stream": self.stream.hash(),
             "history": self.history,
             "metrics_offset": metrics_offset,
-            "optimizer_steps": self.sync.optimizer().steps(),
+            "optimizer_steps": self.sync.stage().optimizer().steps(),
             "best_epoch": self.best.as_ref().map(|best| best.epoch),
         });
         let mut archive = Archive::new(meta);
-        let (first, second) = self.sync.optimizer().moments();
-        let own_steps = self.sync.optimizer().own_steps();
+        let (first, second) = self.sync.stage().optimizer().moments();
+        let own_steps = self.sync.stage().optimizer().own_steps();
         archive.insert("optimizer.steps", &[own_steps.len()], own_steps.to_vec());
         put(&mut archive, "parameters", self.model.parameters().values());
         put(&mut archive, "optimizer.first_moment", first);
@@ -121,7 +121,7 @@ impl Trainer {
         let second = tensor(archive, "optimizer.second_moment", spec)?;
         let own_steps = archive.get("optimizer.steps")?;
         let own_steps = own_steps.values::<u64>().ok_or_else(|| damaged("optimizer.steps", "holds no u64 values"))?;
-        self.sync.optimizer_mut().restore(steps, own_steps, &first, &second)?;
+        self.sync.stage_mut().optimizer_mut().restore(steps, own_steps, &first, &second)?;
         StoredState::from_archive(archive, "state").restore(&mut self.pipeline.memory())?;
         self.best = match archive.meta["best_epoch"].as_u64() {
             Some(epoch) => Some(Best {

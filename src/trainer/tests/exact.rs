@@ -11,7 +11,7 @@ use tidemill_data::split::SplitBy;
 use tidemill_data::stream::EventStream;
 
 /// A small model, so that a test takes seconds; all random parts on.
-fn config(batch_size: usize, max_batches: usize) -> Config {
+pub(super) fn config(batch_size: usize, max_batches: usize) -> Config {
     let mut config = Config::default();
     let model = &mut config.model.tgn;
     (model.memory_dim, model.time_dim, model.embedding_dim) = (16, 16, 16);
@@ -202,14 +202,17 @@ fn non_finite_loss_keeps_the_state_before() {
     assert!(batch > 0, "the first batch has finite weights");
     let left = crate::trainer::state_hash::of(
         trainer.model.parameters(),
-        trainer.sync.optimizer(),
+        trainer.sync.stage().optimizer(),
         &trainer.pipeline.memory(),
     );
     config.train.max_batches = batch;
     let mut before = Trainer::over(config, streams::small()).expect("valid");
     before.train_epoch().expect("finite up to there");
-    let kept =
-        crate::trainer::state_hash::of(before.model.parameters(), before.sync.optimizer(), &before.pipeline.memory());
+    let kept = crate::trainer::state_hash::of(
+        before.model.parameters(),
+        before.sync.stage().optimizer(),
+        &before.pipeline.memory(),
+    );
     assert_eq!(left, kept);
 }
 

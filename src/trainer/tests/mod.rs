@@ -1,4 +1,5 @@
 mod exact;
 mod npz;
 mod oracle;
+mod stale;
 mod streams;
