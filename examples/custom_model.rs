@@ -6,7 +6,7 @@
 use tch::{Device, Kind, Tensor};
 use tidemill::trainer::PhiloxDraw;
 use tidemill::{Config, Trainer};
-use tidemill_models::input::{Embedded, ModelInput, PairInput, Scored};
+use tidemill_models::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
 use tidemill_models::model::{MailTargets, Mode, Model, Payload, StateSpec};
 use tidemill_models::parameters::{Declarations, Init, ParameterId, Parameters};
 use tidemill_models::{Aggregator, loss::link_loss};
@@ -73,6 +73,10 @@ impl Model for Recency {
         let z = if mode == Mode::Train { embed() } else { tch::no_grad(embed) };
         assert_eq!(recency.size()[1], self.neighbors);
         Embedded::new(z, input.memory.shallow_clone())
+    }
+
+    fn apply_mail(&self, memory: &Tensor, _: &MailInput) -> Tensor {
+        memory.shallow_clone()
     }
 
     fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {

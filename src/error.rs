@@ -135,6 +135,22 @@ pub enum Error {
         run: PathBuf,
     },
 
+    /// A rank is gone or failed, and with it the run.
+    #[error("rank {rank} {loss}")]
+    PeerLost {
+        /// The rank, from 0.
+        rank: usize,
+        /// How it was lost.
+        loss: Loss,
+    },
+
+    /// A message of a pass that this rank has ended.
+    #[error("a message from rank {from} is no longer waited for: the pass has ended")]
+    MessageClosed {
+        /// Its sender.
+        from: usize,
+    },
+
     /// Several ranks were started, or MPI was asked for and can not be had.
     #[error("{problem}; {mend}")]
     Comms {
@@ -166,6 +182,7 @@ impl Error {
             Error::Device { .. } | Error::Models(tidemill_models::Error::InvalidConfig { .. }) => 2,
             Error::Io { doing: "read", source, .. } if source.kind() == std::io::ErrorKind::NotFound => 2,
             Error::Stopped { .. } => 3,
+            Error::PeerLost { loss: Loss::Failed { exit_code, .. }, .. } => *exit_code,
             _ => 1,
         }
     }
@@ -182,6 +199,52 @@ impl Error {
             cause = error.source();
         }
         text.replace('\n', " ")
+    }
+}
+
+/// How a rank was lost.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loss {
+    /// It told the others of its error.
+    Failed {
+        /// The error's sentence.
+        sentence: String,
+        /// What the rank's process ends with.
+        exit_code: u8,
+    },
+    /// One of its threads panicked.
+    Panicked,
+    /// Its part of the program ended without a word.
+    Dropped,
+    /// It finished although another rank still waited for a message of its.
+    Departed,
+    /// It gave no sign of life for so long.
+    Silent {
+        /// The time.
+        seconds: f64,
+    },
+    /// MPI can not reach it.
+    Unreachable {
+        /// MPI's own words.
+        problem: String,
+    },
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const RESUME: &str = "go on with: tidemill train --resume RUN";
+        match self {
+            Loss::Failed { sentence, .. } => write!(f, "failed: {sentence}"),
+            Loss::Panicked => write!(f, "panicked; its own messages say where"),
+            Loss::Dropped => write!(f, "ended before the run did; its own messages say why"),
+            Loss::Departed => write!(f, "finished before the other ranks did; its own messages say why"),
+            Loss::Silent { seconds } => {
+                write!(f, "gave no sign of life for {seconds:.1} s; see to its host, then {RESUME}")
+            }
+            Loss::Unreachable { problem } => {
+                write!(f, "can not be reached ({problem}); see to its host, then {RESUME}")
+            }
+        }
     }
 }
 

@@ -209,8 +209,14 @@ impl<T> Receiver<T> {
         if !filled() {
             ring.wait(&ring.empty, filled, &ring.counts.empty_ns);
         }
-        if !filled() {
-            return None; // closed, and what was sent before that has been taken
+        self.try_recv() // nothing: closed, and what was sent before that has been taken
+    }
+
+    /// The next item, if there is one now.
+    pub fn try_recv(&mut self) -> Option<T> {
+        let ring = &*self.0;
+        if ring.len() == 0 {
+            return None;
         }
         let head = ring.head.load(Ordering::Relaxed);
         // SAFETY: the slot was filled before `tail` moved on, and is ours until `head` does.

@@ -51,18 +51,29 @@ pub struct Span {
     pub length: Duration,
 }
 
+/// What a stage reads that an earlier batch wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Node memory and mail.
+    State,
+    /// The model's parameters.
+    Parameters,
+}
+
 /// Times of all stages. Each worker keeps one of its own; they are merged when it ends.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     origin: Instant,
     busy: [Duration; 4],
     stalls: [[Duration; 3]; 4],
+    staleness: [Vec<u64>; 2],
     spans: Option<Vec<Span>>,
 }
 
 impl Default for Timeline {
     fn default() -> Timeline {
-        Timeline { origin: Instant::now(), busy: Default::default(), stalls: Default::default(), spans: None }
+        let (busy, stalls, staleness) = Default::default();
+        Timeline { origin: Instant::now(), busy, stalls, staleness, spans: None }
     }
 }
 
@@ -107,6 +118,18 @@ impl Timeline {
         self.stalls[stage as usize][stall as usize] += waited;
     }
 
+    /// A training batch has read what was `behind` commits older than it would be in order.
+    pub fn saw(&mut self, what: Seen, behind: usize) {
+        let histogram = &mut self.staleness[what as usize];
+        histogram.resize(histogram.len().max(behind + 1), 0);
+        histogram[behind] += 1;
+    }
+
+    /// How many training batches read something k commits old, by k.
+    pub fn staleness(&self, what: Seen) -> &[u64] {
+        &self.staleness[what as usize]
+    }
+
     /// Adds a worker's timeline.
     pub fn merge(&mut self, other: Timeline) {
         for stage in 0..4 {
@@ -114,6 +137,10 @@ impl Timeline {
             for stall in 0..3 {
                 self.stalls[stage][stall] += other.stalls[stage][stall];
             }
+        }
+        for (own, other) in self.staleness.iter_mut().zip(&other.staleness) {
+            own.resize(own.len().max(other.len()), 0);
+            own.iter_mut().zip(other).for_each(|(own, other)| *own += other);
         }
         if let (Some(spans), Some(more)) = (&mut self.spans, other.spans) {
             spans.extend(more);

@@ -6,6 +6,10 @@
 //! rhythm). A model with memory can learn it. Everything is drawn by Philox: a seed names a stream. Metadata say that it
 //! is synthetic.
 //!
+//! Two knobs make a stream harder to share between workers. *Skew* sends a share of all events to one item. *Drift* lets
+//! the hot nodes move: users and items lie on a ring by their ids, an arc of it is hot and goes round once from the first
+//! to the last event, and a share of the sessions and of the newly met items is taken from the arc that is hot then.
+//!
 //! Absent on purpose: any claim that a score on such a stream says something about the real one.
 
 use crate::error::{Error, Result};
@@ -36,12 +40,18 @@ pub struct GenerateConfig {
     pub nodes: Option<usize>,
     /// Width D_e of the features; 0 for none (the published streams have 172).
     pub features: usize,
+    /// Share of the events, from 0 to 0.95, that go to one item beside what it has anyway; 0 keeps the preset's tail.
+    pub skew: f64,
+    /// Share of the activity, from 0 to 1, that follows the hot nodes; 0 for none.
+    pub drift: f64,
     /// Seed.
     pub seed: u64,
 }
 
 /// Standard deviations above the median at which the log-normal activity of users is cut.
 const BUSIEST: f64 = 2.9;
+/// Share of the ring of nodes that is hot at a time, under drift.
+const HOT_ARC: f64 = 0.2;
 /// Width of the features of the published streams.
 pub const PUBLISHED_FEATURES: usize = 172;
 
@@ -60,6 +70,9 @@ struct Shape {
     /// Chance that an event repeats the user's latest item, and that it returns to an older one; else a new one.
     same: f64,
     older: f64,
+    /// See [`GenerateConfig`].
+    skew: f64,
+    drift: f64,
 }
 
 impl Preset {
@@ -84,6 +97,8 @@ impl Preset {
                 item_exponent: 0.47,
                 same: 0.835,
                 older: 0.098,
+                skew: 0.0,
+                drift: 0.0,
             },
             Preset::Reddit => Shape {
                 name: "synthetic-reddit",
@@ -96,6 +111,8 @@ impl Preset {
                 item_exponent: 0.8,
                 same: 0.60,
                 older: 0.285,
+                skew: 0.0,
+                drift: 0.0,
             },
         }
     }
@@ -113,6 +130,10 @@ enum Draw {
     Label = 7,
     ItemVector = 8,
     EventVector = 9,
+    Hub = 10,
+    DriftSession = 11,
+    DriftItem = 12,
+    Rank = 13,
 }
 
 fn draws(seed: u64, what: Draw, of: u32) -> Key {
@@ -126,7 +147,7 @@ fn draws(seed: u64, what: Draw, of: u32) -> Key {
 pub fn generate(config: &GenerateConfig) -> Result<EventStream> {
     let shape = config.sized()?;
     let activity = activity(&shape, config.seed);
-    let popularity = Popularity::new(&shape);
+    let popularity = Popularity::new(&shape, config.seed);
     let users: Vec<Vec<(i64, u32)>> = activity
         .into_par_iter()
         .enumerate()
@@ -154,7 +175,8 @@ pub fn generate(config: &GenerateConfig) -> Result<EventStream> {
 impl GenerateConfig {
     /// The preset's shape at the wanted size.
     fn sized(&self) -> Result<Shape> {
-        let mut shape = self.preset.shape();
+        self.check_shares()?;
+        let mut shape = Shape { skew: self.skew, drift: self.drift, ..self.preset.shape() };
         let published = (shape.events, shape.users + shape.items);
         let events = self.events.unwrap_or(published.0);
         let fitting = (published.1 as f64 * (events as f64 / published.0 as f64).min(1.0)) as usize;
@@ -174,6 +196,36 @@ impl GenerateConfig {
         shape.positives = ((shape.positives as f64 * share).round() as usize).min(nodes - items);
         (shape.events, shape.items, shape.users) = (events, items, nodes - items);
         Ok(shape)
+    }
+
+    fn check_shares(&self) -> Result<()> {
+        if !(0.0..=0.95).contains(&self.skew) {
+            return Err(Error::setting(
+                "skew",
+                self.skew,
+                "give the busiest item's share of the events, from 0 to 0.95",
+            ));
+        }
+        if !(0.0..=1.0).contains(&self.drift) {
+            return Err(Error::setting("drift", self.drift, "give the share of the activity that moves, from 0 to 1"));
+        }
+        Ok(())
+    }
+}
+
+impl Shape {
+    /// The item that this user is the first to act on, so that each occurs. Under drift both lie at one place of the ring.
+    fn introduced(&self, user: usize) -> Option<u32> {
+        if self.drift == 0.0 {
+            return (user < self.items).then_some(user as u32);
+        }
+        let item = (user * self.items).div_ceil(self.users);
+        (item < self.items && item * self.users / self.items == user).then_some(item as u32)
+    }
+
+    /// A node's place on the ring, in `[0, 1)`.
+    fn place(at: usize, of: usize) -> f64 {
+        (at as f64 + 0.5) / of as f64
     }
 }
 
@@ -204,9 +256,15 @@ struct Popularity {
 }
 
 impl Popularity {
-    fn new(shape: &Shape) -> Popularity {
+    /// The lowest ids are the most popular; under drift popular items lie all over the ring.
+    fn new(shape: &Shape, seed: u64) -> Popularity {
+        let mut ranks: Vec<usize> = (0..shape.items).collect();
+        if shape.drift > 0.0 {
+            let key = draws(seed, Draw::Rank, 0);
+            ranks.sort_by_key(|&item| (key.word(item as u64), item));
+        }
         let mut sum = 0.0;
-        let cumulative = (0..shape.items).map(|rank| {
+        let cumulative = ranks.into_iter().map(|rank| {
             sum += ((rank + 1) as f64).powf(-shape.item_exponent);
             sum
         });
@@ -214,7 +272,28 @@ impl Popularity {
     }
 
     fn item(&self, uniform: f64) -> u32 {
-        let wanted = uniform * self.cumulative.last().copied().unwrap_or(0.0);
+        self.at(uniform * self.total())
+    }
+
+    /// An item of the arc of [`HOT_ARC`] around a place of the ring.
+    fn item_near(&self, place: f64, uniform: f64) -> u32 {
+        let items = self.cumulative.len();
+        let first = ((place - HOT_ARC / 2.0).rem_euclid(1.0) * items as f64) as usize % items;
+        let end = first + ((HOT_ARC * items as f64).ceil() as usize).min(items);
+        let below = |end: usize| match end {
+            0 => 0.0,
+            _ if end > items => self.total() + self.cumulative[end - items - 1],
+            _ => self.cumulative[end - 1],
+        };
+        let wanted = below(first) + uniform * (below(end) - below(first));
+        self.at(if wanted >= self.total() { wanted - self.total() } else { wanted })
+    }
+
+    fn total(&self) -> f64 {
+        self.cumulative.last().copied().unwrap_or(0.0)
+    }
+
+    fn at(&self, wanted: f64) -> u32 {
         self.cumulative.partition_point(|&c| c <= wanted).min(self.cumulative.len() - 1) as u32
     }
 }
@@ -222,18 +301,31 @@ impl Popularity {
 /// Times and items of one user, in time order.
 fn user_events(shape: &Shape, popularity: &Popularity, seed: u64, user: usize, events: usize) -> Vec<(i64, u32)> {
     let times = times(shape, seed, user as u32, events);
-    let [choice, fresh, older] = [Draw::Choice, Draw::Item, Draw::Older].map(|what| draws(seed, what, user as u32));
-    // items in order of latest use; the first users introduce each item once
-    let first = if user < shape.items { user as u32 } else { popularity.item(fresh.uniform(0)) };
-    let mut history = vec![first];
+    let of = |what| draws(seed, what, user as u32);
+    let (choice, fresh, older) = (of(Draw::Choice), of(Draw::Item), of(Draw::Older));
+    let (hub, moving) = (of(Draw::Hub), of(Draw::DriftItem));
+    let new_item = |k: usize, time: i64| {
+        let uniform = fresh.uniform(k as u64);
+        if shape.drift > 0.0 && moving.uniform(k as u64) < shape.drift {
+            popularity.item_near(time as f64 / shape.span as f64, uniform)
+        } else {
+            popularity.item(uniform)
+        }
+    };
+    // items in order of latest use
+    let introduced = shape.introduced(user);
+    let mut history = vec![introduced.unwrap_or_else(|| new_item(0, times[0]))];
     let step = |(k, time): (usize, i64)| {
+        if shape.skew > 0.0 && (k > 0 || introduced.is_none()) && hub.uniform(k as u64) < shape.skew {
+            return (time, 0);
+        }
         let turn = choice.uniform(k as u64);
         let place = if k == 0 || turn < shape.same {
             0
         } else if turn < shape.same + shape.older {
             older_place(older.uniform(k as u64), history.len())
         } else {
-            let item = popularity.item(fresh.uniform(k as u64));
+            let item = new_item(k, time);
             history.iter().position(|&known| known == item).unwrap_or_else(|| {
                 history.push(item);
                 history.len() - 1
@@ -259,12 +351,21 @@ fn older_place(uniform: f64, known: usize) -> usize {
 fn times(shape: &Shape, seed: u64, user: u32, events: usize) -> Vec<i64> {
     const CONTINUE: f64 = 0.75;
     let (session, gap) = (draws(seed, Draw::Session, user), draws(seed, Draw::Gap, user));
+    let moving = draws(seed, Draw::DriftSession, user);
+    let day = |k: u64| {
+        let day = session.uniform(2 * k);
+        if shape.drift > 0.0 && moving.uniform(k) < shape.drift {
+            (Shape::place(user as usize, shape.users) + HOT_ARC * (day - 0.5)).rem_euclid(1.0)
+        } else {
+            day
+        }
+    };
     let mut now = 0.0;
     let mut times: Vec<i64> = (0..events as u64)
         .map(|k| {
             let ends = now >= shape.span as f64;
             if k == 0 || ends || gap.uniform(2 * k) > CONTINUE {
-                now = session_start(shape.span as f64, session.uniform(2 * k), session.uniform(2 * k + 1));
+                now = session_start(shape.span as f64, day(k), session.uniform(2 * k + 1));
             } else {
                 now += (150.0 * (1.2 * gap.normal(2 * k + 1)).exp()).min(1800.0);
             }
@@ -376,7 +477,53 @@ mod tests {
     }
 
     #[test]
+    fn skew_gives_one_item_its_share() {
+        let config = GenerateConfig { events: Some(20_000), skew: 0.3, ..Default::default() };
+        let s = Statistics::of(&generate(&config).unwrap());
+        let share = s.destination_degree.max as f64 / s.events as f64;
+        assert!((0.28..0.36).contains(&share), "{share}");
+        assert_eq!((s.events, s.sources + s.destinations), (20_000, s.nodes));
+    }
+
+    /// Share of the events of the busiest tenth of the nodes, with both the window's own ranking and the first window's.
+    fn share_of_the_hot(stream: &EventStream) -> (f64, f64) {
+        let window = |from: usize| {
+            let mut events = vec![0usize; stream.nodes() as usize];
+            (from..from + 2_000).for_each(|e| events[stream.source(crate::EventId(e as u32)).index()] += 1);
+            events
+        };
+        let hot = |events: &[usize]| {
+            let mut order: Vec<usize> = (0..events.len()).collect();
+            order.sort_by_key(|&n| std::cmp::Reverse(events[n]));
+            order.truncate(events.len() / 10);
+            order
+        };
+        let share = |events: &[usize], hot: &[usize]| hot.iter().map(|&n| events[n]).sum::<usize>() as f64 / 2_000.0;
+        let (early, late) = (window(0), window(stream.len() / 2));
+        (share(&late, &hot(&late)), share(&late, &hot(&early)))
+    }
+
+    #[test]
+    fn drift_moves_the_hot_nodes() {
+        let of = |drift| {
+            let config = GenerateConfig { events: Some(20_000), drift, seed: 1, ..Default::default() };
+            share_of_the_hot(&generate(&config).unwrap())
+        };
+        let (still, moved) = (of(0.0), of(0.9));
+        assert!(still.0 > 0.5 && moved.0 > 0.5, "{still:?} {moved:?}");
+        assert!(still.1 > 0.6 * still.0, "hot nodes stay hot without drift: {still:?}");
+        assert!(moved.1 < 0.3 * moved.0, "others are hot later: {moved:?}");
+    }
+
+    #[test]
     fn impossible_sizes_are_refused() {
+        for config in [
+            GenerateConfig { skew: 0.96, ..Default::default() },
+            GenerateConfig { skew: f64::NAN, ..Default::default() },
+            GenerateConfig { drift: 1.5, ..Default::default() },
+        ] {
+            assert!(matches!(generate(&config), Err(Error::Setting { .. })));
+        }
         let config = GenerateConfig { events: Some(10), nodes: Some(1_000), ..Default::default() };
         assert!(generate(&config).unwrap_err().to_string().contains("events = 10"));
         assert!(generate(&GenerateConfig { nodes: Some(2), ..Default::default() }).is_err());

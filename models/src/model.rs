@@ -6,7 +6,7 @@
 
 use tch::{Kind, Tensor};
 
-use crate::input::{Embedded, ModelInput, PairInput, Scored};
+use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
 use crate::message::Aggregator;
 use crate::parameters::Parameters;
 
@@ -85,6 +85,11 @@ pub trait Model: Send {
 
     /// Applies pending mail and embeds the roots.
     fn embed(&self, input: &ModelInput, mode: Mode) -> Embedded;
+
+    /// The memory update alone: rows with their pending mail applied, as in [`Embedded::rows`], without graph.
+    ///
+    /// * `memory`: `[N, D_m]` float. * `mail`: of those rows. * returns `[N, D_m]`.
+    fn apply_mail(&self, memory: &Tensor, mail: &MailInput) -> Tensor;
 
     /// Scores pairs of embeddings and differentiates the loss down to `z`.
     ///

@@ -138,6 +138,12 @@ impl Parameters {
         Parameters { values, grads, entries }
     }
 
+    /// A copy with buffers of its own: the same values, no gradient.
+    pub fn twin(&self) -> Parameters {
+        let shapes = self.entries.iter().map(|entry| (entry.name.clone(), entry.shape.clone()));
+        Parameters::over(self.values.detach().copy(), shapes)
+    }
+
     /// How many numbers there are: P.
     pub fn count(&self) -> i64 {
         self.values.size()[0]
@@ -266,6 +272,19 @@ impl Parameters {
         Ok(())
     }
 
+    /// Takes over the gradients of a twin: the numbers, and which parameters took part.
+    ///
+    /// * `grads`: `[P]`, of any kind and device. * `took_part`: one for each parameter.
+    ///
+    /// # Errors
+    /// If a length is not that of the parameters.
+    pub fn take_over_grads(&mut self, grads: &Tensor, took_part: &[bool]) -> Result<()> {
+        check_len("parameters that took part", self.entries.len(), took_part.len())?;
+        self.set_grads(grads)?;
+        self.entries.iter_mut().zip(took_part).for_each(|(entry, &took_part)| entry.took_part = took_part);
+        Ok(())
+    }
+
     /// Overwrites all gradients, for instance with their sum over ranks.
     ///
     /// * `grads`: `[P]`, of any kind and device.
@@ -365,6 +384,21 @@ mod tests {
         assert_eq!(p.grads().double_value(&[0]), 3.0);
         p.zero_grads();
         assert_eq!(p.grads().abs().max().double_value(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_twin_shares_nothing() {
+        let (mut p, a, _) = two(Kind::Float);
+        let mut twin = p.twin();
+        assert!(twin.values() == p.values() && twin.names().eq(p.names()));
+        p.accumulate(&[a], &[Tensor::ones([2, 3], (Kind::Float, Device::Cpu))]);
+        let took_part: Vec<bool> = p.spans().map(|span| span.took_part).collect();
+        assert_eq!((took_part.as_slice(), twin.grads().abs().max().double_value(&[])), ([true, false].as_slice(), 0.0));
+        twin.take_over_grads(p.grads(), &took_part).expect("a twin's");
+        assert!(twin.grads() == p.grads() && twin.spans().eq(p.spans()));
+        twin.set("bb", &Tensor::from_slice(&[1f64, 2.0, 3.0, 4.0])).expect("four numbers");
+        assert!(twin.values() != p.values());
+        assert!(twin.take_over_grads(p.grads(), &[true]).is_err());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::attention::AttentionDims;
 use crate::decoder::Decoder;
 use crate::embedding::{Codes, Embedding, EmbeddingDims, EmbeddingLayer};
 use crate::error::{Error, Result};
-use crate::input::{Embedded, ModelInput, PairInput, Scored};
+use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
 use crate::loss::link_loss;
 use crate::memory_updater::{MemoryUpdater, MessageDims, Updater};
 use crate::message::{Aggregator, MessageTime, aggregate};
@@ -273,19 +273,18 @@ impl Tgn {
     }
 
     /// Rows with pending mail applied, `[N, D_m]`.
-    fn updated_rows(&self, input: &ModelInput, tape: &mut Tape) -> Tensor {
-        let mail = &input.mail;
+    fn updated_rows(&self, memory: &Tensor, mail: &MailInput, tape: &mut Tape) -> Tensor {
         if mail.row.size()[0] == 0 {
-            return input.memory.shallow_clone();
+            return memory.shallow_clone();
         }
         let p = &self.parameters;
         let code = match &mail.code {
             Some(code) => code.shallow_clone(),
             None => self.time.encode(p, &mail.dt, tape),
         };
-        let own = input.memory.index_select(0, &mail.row); // [M, D_m]
+        let own = memory.index_select(0, &mail.row); // [M, D_m]
         let updated = self.updater.forward(p, &own, &aggregate(mail, code));
-        input.memory.index_copy(0, &mail.row, &updated)
+        memory.index_copy(0, &mail.row, &updated)
     }
 
     pub(crate) fn with_node_features(&self, rows: &Tensor, features: Option<&Tensor>) -> Tensor {
@@ -299,7 +298,7 @@ impl Tgn {
     fn forward(&self, input: &ModelInput, mut tape: Tape) -> Embedded {
         assert_eq!(input.layers.len(), self.layers.len(), "one layer of roots for each layer of the model");
         let p = &self.parameters;
-        let rows = self.updated_rows(input, &mut tape);
+        let rows = self.updated_rows(&input.memory, &input.mail, &mut tape);
         let mut x = self.with_node_features(&rows, input.node_features.as_ref());
         for (layer, roots) in self.layers.iter().zip(&input.layers) {
             let codes = layer
@@ -348,6 +347,10 @@ impl Model for Tgn {
             Mode::Train => self.forward(input, Tape::recording()),
             Mode::Eval => no_grad(|| self.forward(input, Tape::default())),
         }
+    }
+
+    fn apply_mail(&self, memory: &Tensor, mail: &MailInput) -> Tensor {
+        no_grad(|| self.updated_rows(memory, mail, &mut Tape::default()))
     }
 
     fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {

@@ -10,7 +10,8 @@ use tidemill_data::generate::{GenerateConfig, Preset, generate};
 #[command(after_help = "\
 Examples:
   tidemill generate events.arrow
-  tidemill generate small.arrow --preset reddit --events 20000 --nodes 2000 --features 16 --seed 1")]
+  tidemill generate small.arrow --preset reddit --events 20000 --nodes 2000 --features 16 --seed 1
+  tidemill generate moving.arrow --drift 0.9")]
 pub(super) struct Args {
     /// Event stream to write
     #[arg(value_name = "OUT")]
@@ -31,6 +32,14 @@ pub(super) struct Args {
     /// Width of the edge features
     #[arg(long, value_name = "D", default_value_t = 0)]
     features: usize,
+
+    /// Share of all events that go to one item, from 0 to 0.95
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    skew: f64,
+
+    /// Share of the activity, from 0 to 1, that follows a set of hot nodes which moves over time
+    #[arg(long, value_name = "D", default_value_t = 0.0)]
+    drift: f64,
 
     /// Seed; the same seed gives the same stream
     #[arg(long, value_name = "S", default_value_t = 0)]
@@ -60,6 +69,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         events: args.events,
         nodes: args.nodes,
         features: args.features,
+        skew: args.skew,
+        drift: args.drift,
         seed: args.seed,
     })?;
     stream.write(&args.output)?;

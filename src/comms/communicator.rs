@@ -139,6 +139,11 @@ impl Communicator {
         self.member.desk.check()
     }
 
+    /// Drops messages sent one by one with a sequence below `sequence`, those to come too; a receive of one fails at once.
+    pub fn close_below(&self, sequence: u64) {
+        self.member.desk.close_below(sequence);
+    }
+
     /// What crossed so far, and what was waited for it.
     pub fn ledger(&self) -> Ledger {
         self.member.desk.ledger()

@@ -6,7 +6,7 @@
 
 use super::clock::Clock;
 use super::ledger::Ledger;
-use super::tag::{Key, Purpose};
+use super::tag::{Key, Lane, Purpose};
 use crate::error::{Error, Loss, Result};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -51,13 +51,15 @@ struct State {
     messages: HashMap<(usize, Key), SmallVec<[Arrived; 1]>>,
     departed: Vec<bool>,
     lost: Option<Lost>,
+    /// Messages of a lower sequence are no longer wanted.
+    closed_below: u64,
     ledger: Ledger,
 }
 
 impl Desk {
     pub(super) fn new(rank: usize, world: usize, clock: Clock) -> Desk {
         let departed = vec![false; world];
-        let state = State { messages: HashMap::new(), departed, lost: None, ledger: Ledger::default() };
+        let state = State { messages: HashMap::new(), departed, lost: None, closed_below: 0, ledger: Ledger::default() };
         Desk { rank, world, clock, state: Mutex::new(state), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
@@ -68,7 +70,19 @@ impl Desk {
 
     /// Puts a message down and wakes whoever waits.
     pub(super) fn put(&self, from: usize, key: Key, message: Arrived) {
-        self.state().messages.entry((from, key)).or_default().push(message);
+        let mut state = self.state();
+        if !state.is_closed(key) {
+            state.messages.entry((from, key)).or_default().push(message);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Messages sent one by one with a sequence below `sequence` are dropped from now on; who waits for one is let go.
+    pub(super) fn close_below(&self, sequence: u64) {
+        let mut state = self.state();
+        state.closed_below = state.closed_below.max(sequence);
+        let closed_below = state.closed_below;
+        state.messages.retain(|(_, key), _| !is_closed(*key, closed_below));
         self.changed.notify_all();
     }
 
@@ -107,6 +121,9 @@ impl Desk {
                 return Ok((message, waited));
             }
             state.check_present(from)?;
+            if state.is_closed(key) {
+                return Err(Error::MessageClosed { from });
+            }
             asleep.get_or_insert_with(|| Sleep::begin(self));
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -179,6 +196,10 @@ impl State {
         if self.departed[from] { Err(Lost { rank: from, loss: Loss::Departed }.error()) } else { Ok(()) }
     }
 
+    fn is_closed(&self, key: Key) -> bool {
+        is_closed(key, self.closed_below)
+    }
+
     fn pop(&mut self, from: usize, key: Key) -> Option<Arrived> {
         let queue = self.messages.get_mut(&(from, key))?;
         let message = queue.remove(0);
@@ -187,6 +208,10 @@ impl State {
         }
         Some(message)
     }
+}
+
+fn is_closed(key: Key, below: u64) -> bool {
+    key.lane == Lane::Direct && key.tag.sequence < below
 }
 
 /// A thread asleep, counted as long as this lives.

@@ -1,19 +1,37 @@
-//! Ranks: how many there are, which one this is, and (in a later release) messages between them.
+//! Messages between ranks: bytes by tag, sums, small collectives, an account of what they cost, and how a run ends for all.
 //!
-//! Ranks are recognised by what a launcher leaves in the environment; alone, MPI is never initialised. `mpi.rs` is the only
-//! file that names the MPI crate, this one the only one that knows of the feature: without it `stub.rs` takes its place
-//! and says so. Deliberately absent in this release: the communicator itself, so more than one rank is refused.
+//! A [`Communicator`] is alone, one of several threads of a process (`local.rs`) or one of several processes (`mpi.rs`, the only
+//! file that names the MPI crate; without the feature `stub.rs` takes its place and says so). This file alone knows of the
+//! feature. What is received lies on the rank's desk (`desk.rs`) until it is taken.
+//!
+//! Invariants: a send never waits for its receiver; messages of one sender and tag keep their order; once a rank is lost every
+//! call on every rank ends with an error that names it. Deliberately absent: what is in the messages; requests for data (all
+//! needs are planned before, so owners send unasked); retries (a lost rank ends the run, which resumes from its checkpoint).
 
+mod clock;
+mod collective;
+mod communicator;
+mod desk;
+mod launch;
+mod ledger;
+mod local;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(not(feature = "mpi"))]
 #[path = "stub.rs"]
 mod mpi;
+mod sum;
+mod tag;
+#[cfg(test)]
+mod tests;
 
-pub use self::mpi::{Session, start};
+pub use communicator::{Communicator, Received};
+pub use launch::Launch;
+pub use ledger::{Account, Ledger};
+pub use sum::{Pending, Summand};
+pub use tag::{Purpose, Tag};
 
 use crate::byte_size::ByteSize;
-use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// The `[comm]` table.
@@ -29,114 +47,5 @@ pub struct CommConfig {
 impl Default for CommConfig {
     fn default() -> Self {
         CommConfig { timeout_s: 60.0, bucket_bytes: ByteSize(1 << 20) }
-    }
-}
-
-/// One rank among several, as the launcher's environment says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// From 0.
-    pub rank: usize,
-    /// Ranks in all.
-    pub world: usize,
-    /// From 0, among the ranks of this host.
-    pub local_rank: usize,
-    /// Ranks on this host.
-    pub local_world: usize,
-}
-
-impl Launch {
-    /// Alone.
-    pub const ALONE: Launch = Launch { rank: 0, world: 1, local_rank: 0, local_world: 1 };
-
-    /// From the process's environment.
-    ///
-    /// # Errors
-    /// A launcher's variable that is no number.
-    pub fn from_env() -> Result<Launch> {
-        Launch::from_lookup(|name| std::env::var(name).ok())
-    }
-
-    /// From any environment.
-    ///
-    /// # Errors
-    /// A launcher's variable that is no number.
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Launch> {
-        let number = |names: &[&str], absent: usize| {
-            let Some((name, text)) = names.iter().find_map(|name| Some((name, lookup(name)?))) else {
-                return Ok(absent);
-            };
-            text.trim().parse().map_err(|_| Error::Usage {
-                problem: format!("the launcher set {name}={text}, which is no number"),
-                mend: "start with mpirun, or unset the variable to run alone".to_owned(),
-            })
-        };
-        if !["OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMIX_RANK"].iter().any(|name| lookup(name).is_some()) {
-            return Ok(Launch::ALONE);
-        }
-        let world = number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_NTASKS"], 1)?;
-        let rank = number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"], 0)?;
-        let local_rank = number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"], 0)?;
-        let local_world = number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"], 1)?;
-        Ok(Launch { rank, world: world.max(1), local_rank, local_world: local_world.max(1) })
-    }
-
-    /// Refuses what this release can not do.
-    ///
-    /// # Errors
-    /// There is more than one rank.
-    pub fn require_alone(self) -> Result<()> {
-        if self.world == 1 && self.rank == 0 {
-            return Ok(());
-        }
-        Err(Error::Usage {
-            problem: format!(
-                "{} ranks were started, but training on several comes with a later release",
-                self.world.max(self.rank + 1)
-            ),
-            mend: "start tidemill once, without mpirun".to_owned(),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn launch(variables: &[(&str, &str)]) -> Result<Launch> {
-        Launch::from_lookup(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
-    }
-
-    #[test]
-    fn ranks_are_recognised_by_the_launcher() {
-        let ompi = [
-            ("OMPI_COMM_WORLD_SIZE", "4"),
-            ("OMPI_COMM_WORLD_RANK", "3"),
-            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
-            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
-        ];
-        let found = launch(&ompi).unwrap();
-        assert_eq!(found, Launch { rank: 3, world: 4, local_rank: 1, local_world: 2 });
-        assert!(found.require_alone().unwrap_err().sentence().contains("4 ranks were started"));
-        assert_eq!(launch(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).unwrap().world, 2);
-        assert_eq!(launch(&[("PMIX_RANK", "0"), ("SLURM_NTASKS", "8")]).unwrap().world, 8);
-    }
-
-    #[test]
-    fn alone_needs_no_launcher() {
-        assert_eq!(launch(&[]).unwrap(), Launch::ALONE);
-        // A batch job without a launcher: the scheduler's variables alone start no ranks.
-        assert_eq!(launch(&[("SLURM_NTASKS", "8")]).unwrap(), Launch::ALONE);
-        launch(&[("OMPI_COMM_WORLD_SIZE", "1")]).unwrap().require_alone().unwrap();
-        assert!(launch(&[("OMPI_COMM_WORLD_SIZE", "many")]).is_err());
-        // A second rank that was not told how many there are is still not alone.
-        assert!(launch(&[("PMIX_RANK", "1")]).unwrap().require_alone().is_err());
-    }
-
-    #[cfg(not(feature = "mpi"))]
-    #[test]
-    fn a_build_without_mpi_says_so() {
-        let error = start().err().expect("no MPI in this build");
-        assert!(error.sentence().contains("built without MPI") && error.sentence().contains("cargo build"));
     }
 }

@@ -236,10 +236,10 @@ impl Checks<'_> {
             "write 1 or more; 16 is usual",
         )?;
         self.refuse(
-            self.config.pipeline.staleness > 0,
+            self.config.pipeline.staleness > MOST_STALE,
             "pipeline.staleness",
-            "batches that run ahead of the commits come with a later release; this one is exact",
-            "set 0",
+            "a batch that is so far behind learns from another state than it scores",
+            "write 16 or less; 0 is exact",
         )
     }
 
@@ -269,14 +269,17 @@ impl Checks<'_> {
     }
 }
 
+/// Batches of staleness above which a value is a slip of the keyboard.
+const MOST_STALE: u32 = 16;
+
 /// Tables or keys that must hold their defaults, and what they belong to.
 const LATER: &[(&str, &str)] = &[
-    ("partition", "partitioning over ranks"),
-    ("dependency", "sharing rows between ranks"),
+    ("dependency.tau_cache", "replay of other ranks' events"),
+    ("dependency.alpha", "replay of other ranks' events"),
+    ("dependency.beta", "replay of other ranks' events"),
     ("sync", "syncing rows between ranks"),
     ("replay", "replay of other ranks' events"),
-    ("gradient", "exchanging gradients between ranks"),
-    ("comm", "communication between ranks"),
+    ("gradient", "asynchronous exchange of gradients"),
     ("pipeline.queue_min", "queues that size themselves"),
     ("pipeline.adapt_every_s", "queues that size themselves"),
 ];

@@ -81,7 +81,7 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[model]\nname = \"tgat\"", &["line 2: model.name = \"tgat\":", "later release", "set \"tgn\""]),
     ("[eval]\nnegatives = \"historical\"", &["line 2: eval.negatives =", "later release", "set \"random\""]),
     ("threads = 100000", &["line 1: threads = 100000:", "cores", "0 shares them"]),
-    ("[pipeline]\nstaleness = 1", &["line 2: pipeline.staleness = 1:", "later release", "set 0"]),
+    ("[pipeline]\nstaleness = 200", &["line 2: pipeline.staleness = 200:", "16 or less"]),
     ("[pipeline]\nqueue_max = 0", &["line 2: pipeline.queue_max = 0:", "1 or more"]),
     ("[pipeline]\nadapt_every_s = 1.0", &["line 2: pipeline.adapt_every_s = 1.0:", "leave it at 2.0"]),
     ("[dependency]\ntau_cache = \"auto\"", &["line 2: dependency.tau_cache = \"auto\":", "leave it at 0.0"]),

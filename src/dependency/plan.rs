@@ -130,8 +130,16 @@ pub struct Counts {
     pub delegated: u64,
     /// Rows sent here.
     pub fetched: u64,
-    /// Copies held after the batch.
-    pub copies: u64,
+}
+
+impl Counts {
+    /// Adds a batch's.
+    pub fn add(&mut self, more: &Counts) {
+        self.remote += more.remote;
+        self.hits += more.hits;
+        self.delegated += more.delegated;
+        self.fetched += more.fetched;
+    }
 }
 
 /// Shares out the batches of a pass.
@@ -342,7 +350,6 @@ impl Planner {
             let (before, after) = (self.copies[rank].evict_before(now), self.copies[rank].evict_all());
             if reader == self.me {
                 (share.exchange.drop_before, share.exchange.drop_after) = (before, after);
-                share.counts.copies = self.copies[rank].len() as u64;
             }
         }
     }

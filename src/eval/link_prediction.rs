@@ -27,6 +27,17 @@ struct BatchScores {
     negative: Vec<f64>,
 }
 
+impl BatchScores {
+    /// Every event with its logit and those of its negatives.
+    fn rows(&self) -> impl Iterator<Item = (EventId, f64, &[f64])> {
+        let per_event = self.negative.len() / self.events.len().max(1);
+        let of = move |(i, &event): (usize, &EventId)| {
+            (event, self.positive[i], &self.negative[i * per_event..(i + 1) * per_event])
+        };
+        self.events.iter().enumerate().map(of)
+    }
+}
+
 impl SplitScores {
     /// Adds a batch.
     ///
@@ -41,6 +52,57 @@ impl SplitScores {
         Ok(())
     }
 
+    /// The scores as bytes: of each batch the numbers of events and negatives, events, logits.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for batch in &self.batches {
+            let counts = [batch.events.len() as u64, batch.negative.len() as u64];
+            bytes.extend_from_slice(bytemuck::cast_slice(&counts));
+            bytes.extend_from_slice(bytemuck::cast_slice(&batch.events));
+            bytes.extend_from_slice(bytemuck::cast_slice(&batch.positive));
+            bytes.extend_from_slice(bytemuck::cast_slice(&batch.negative));
+        }
+        bytes
+    }
+
+    /// Scores from [`SplitScores::to_bytes`].
+    ///
+    /// # Panics
+    /// If the bytes are of something else.
+    pub fn from_bytes(mut bytes: &[u8]) -> SplitScores {
+        fn take<T: bytemuck::Pod>(bytes: &mut &[u8], count: usize) -> Vec<T> {
+            let (taken, rest) = bytes.split_at(count * size_of::<T>());
+            *bytes = rest;
+            bytemuck::allocation::pod_collect_to_vec(taken)
+        }
+        let mut batches = Vec::new();
+        while !bytes.is_empty() {
+            let counts = take::<u64>(&mut bytes, 2);
+            batches.push(BatchScores {
+                events: take(&mut bytes, counts[0] as usize),
+                positive: take(&mut bytes, counts[0] as usize),
+                negative: take(&mut bytes, counts[1] as usize),
+            });
+        }
+        SplitScores { batches, seconds: 0.0 }
+    }
+
+    /// Scores of one pass from several ranks, each with its share of every global batch, as one rank would have them.
+    pub fn merged(ranks: Vec<SplitScores>) -> SplitScores {
+        let batches = ranks.first().map_or(0, |scores| scores.batches.len());
+        let merge = |at: usize| {
+            let shares = || ranks.iter().map(|scores| &scores.batches[at]);
+            let mut rows: Vec<(EventId, f64, &[f64])> = shares().flat_map(BatchScores::rows).collect();
+            rows.sort_unstable_by_key(|(event, ..)| *event);
+            BatchScores {
+                events: rows.iter().map(|row| row.0).collect(),
+                positive: rows.iter().map(|row| row.1).collect(),
+                negative: rows.iter().flat_map(|row| row.2).copied().collect(),
+            }
+        };
+        SplitScores { batches: (0..batches).map(merge).collect(), seconds: 0.0 }
+    }
+
     /// Events scored.
     pub fn events(&self) -> usize {
         self.batches.iter().map(|batch| batch.events.len()).sum()
@@ -48,13 +110,7 @@ impl SplitScores {
 
     /// Every event with its logit and those of its negatives, in event order.
     pub fn iter(&self) -> impl Iterator<Item = (EventId, f64, &[f64])> {
-        self.batches.iter().flat_map(|batch| {
-            let per_event = batch.negative.len() / batch.events.len().max(1);
-            let of = move |(i, &event): (usize, &EventId)| {
-                (event, batch.positive[i], &batch.negative[i * per_event..(i + 1) * per_event])
-            };
-            batch.events.iter().enumerate().map(of)
-        })
+        self.batches.iter().flat_map(BatchScores::rows)
     }
 
     /// AP and AUC of all events.

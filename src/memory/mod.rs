@@ -44,6 +44,7 @@ pub struct NodeMemory {
     last_update: Vec<Timestamp>,
     mailbox: Mailbox,
     undo: VecDeque<Undo>,
+    commits: usize,
 }
 
 /// What a batch writes: its endpoints' new rows and the mails it leaves.
@@ -80,6 +81,31 @@ pub struct NodeState {
     pub code: Option<Tensor>,
 }
 
+impl NodeState {
+    /// The states of some of its nodes, by place.
+    pub fn select(&self, places: &[usize]) -> NodeState {
+        let ends = self.counts.iter().scan(0usize, |end, &count| {
+            *end += count as usize;
+            Some(*end)
+        });
+        let ends: Vec<usize> = ends.collect();
+        let mails_of = |&place: &usize| ends[place] - self.counts[place] as usize..ends[place];
+        let mails: Vec<usize> = places.iter().flat_map(mails_of).collect();
+        let index = |items: &[usize]| {
+            let items: Vec<i64> = items.iter().map(|&item| item as i64).collect();
+            Tensor::from_slice(&items).to_device(self.rows.device())
+        };
+        NodeState {
+            rows: self.rows.index_select(0, &index(places)),
+            last_update: places.iter().map(|&place| self.last_update[place]).collect(),
+            counts: places.iter().map(|&place| self.counts[place]).collect(),
+            mails: mails.iter().map(|&mail| self.mails[mail]).collect(),
+            payload: self.payload.index_select(0, &index(&mails)),
+            code: self.code.as_ref().map(|code| code.index_select(0, &index(&mails))),
+        }
+    }
+}
+
 impl NodeMemory {
     /// Zero memory without mail; `origin` is the time of last update of a node never touched.
     pub fn new(shape: StateShape, origin: Timestamp) -> NodeMemory {
@@ -94,6 +120,7 @@ impl NodeMemory {
             last_update: vec![origin; rows],
             mailbox: Mailbox::new(rows, shape.payload_dim, shape.code_dim, shape.kind, shape.device),
             undo: VecDeque::new(),
+            commits: 0,
             shape,
             origin,
             places,
@@ -217,6 +244,12 @@ impl NodeMemory {
         let mails: Vec<(Place, Mail)> = commit.mails.iter().map(timed).collect();
         let elapsed: Vec<i64> = mails.iter().map(|(_, mail)| mail.elapsed).collect();
         self.mailbox.put(&mails, commit.payload, encode(&elapsed).as_ref());
+        self.commits += 1;
+    }
+
+    /// State commits made since the program started, those taken back included: by it readers know what they have seen.
+    pub fn commits(&self) -> usize {
+        self.commits
     }
 
     /// The oldest batch without one had its parameter commit: what it replaced is forgotten.
@@ -304,7 +337,7 @@ impl NodeMemory {
 }
 
 /// Nodes of one of [`NodeMemory::parts`].
-const PART: usize = 1 << 15;
+pub const PART: usize = 1 << 15;
 
 /// A mail of an event before it is stored.
 pub fn unsent(peer: NodeId, event: EventId, time: Timestamp) -> Mail {

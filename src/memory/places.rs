@@ -45,6 +45,19 @@ impl Places {
         Places::Some(residents)
     }
 
+    /// Whether every node has its place.
+    pub fn is_all(&self) -> bool {
+        matches!(self, Places::All { .. })
+    }
+
+    /// Whether a node has a place.
+    pub fn holds(&self, node: NodeId) -> bool {
+        match self {
+            Places::All { nodes } => node.index() < *nodes,
+            Places::Some(residents) => residents.place[node.index()] != NOWHERE,
+        }
+    }
+
     /// Number of own nodes.
     pub fn own_len(&self) -> usize {
         match self {

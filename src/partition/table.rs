@@ -46,6 +46,12 @@ impl PartitionTable {
         &self.owner
     }
 
+    /// The nodes that a rank owns, in order.
+    pub fn nodes_of(&self, rank: Rank) -> Vec<NodeId> {
+        let nodes = (0..self.owner.len() as u32).map(NodeId);
+        nodes.filter(|&node| self.owner(node) == rank).collect()
+    }
+
     /// The nodes that each rank owns, counted.
     pub fn nodes_by_rank(&self) -> Vec<usize> {
         let mut nodes = vec![0; self.ranks];

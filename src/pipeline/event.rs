@@ -6,7 +6,7 @@
 use crate::dependency::{Counts, Exchange, GlobalBatch, Planner, Routes, Share, Weights};
 use crate::graph::{Endpoint, Tcsr};
 use crate::memory::{Mail, unsent};
-use crate::partition::{Partition, PartitionConfig, Rank};
+use crate::partition::{Partition, PartitionConfig, PartitionTable, Rank};
 use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
 use crate::setting::Auto;
 use std::collections::{HashMap, HashSet};
@@ -75,17 +75,22 @@ impl Pass {
         self.events.len().div_ceil(self.batch_size)
     }
 
-    /// The pass among `ranks` ranks, going on from the owners at the end of the pass `before`.
+    /// The pass among `ranks` ranks, going on from these owners.
     pub fn partitioned(
         self,
         stream: &EventStream,
         ranks: usize,
         config: &PartitionConfig,
-        before: Option<&Partition>,
+        before: Option<&PartitionTable>,
     ) -> Pass {
-        let before = before.map(|partition| &**partition.last_table());
         let partition = Partition::new(stream, &self.events, self.batch_size, ranks, config, before);
         Pass { partition: Some(Arc::new(partition)), ..self }
+    }
+
+    /// Who owns which node once `batches` batches of the pass are done; absent alone.
+    pub fn owners_after(&self, batches: usize) -> Option<Arc<PartitionTable>> {
+        let last = batches.saturating_sub(1);
+        self.partition.as_ref().map(|partition| partition.table(partition.window_of_batch(last)).clone())
     }
 
     fn span(&self, batch: usize) -> Range<usize> {
@@ -132,9 +137,9 @@ pub struct CommitPlan {
     pub rows: Vec<u32>,
     /// New mails in order, with their owners.
     pub mails: Vec<(NodeId, Mail)>,
-    /// Whose memory, once committed, the mails carry, `[Q]`: rows among those read, then those that peers send.
-    pub payload_rows: Vec<u32>,
-    /// Committed memory that travels for mails: out, rows among those read; in, one entry each.
+    /// Whose memory, once committed, the mails carry, `[Q]`: places in `nodes`, then those that peers send.
+    pub payload: Vec<u32>,
+    /// Committed memory that travels for mails: out, places in `nodes`; in, one entry each.
     pub peers: Routes<u32>,
 }
 
@@ -234,49 +239,69 @@ impl EventStage {
                 all.push((*slot, unsent(nodes[peer], event, self.stream.time(event))));
             }
         }
-        endpoints.iter().for_each(|node| self.slot_of[node.index()] = u32::MAX);
         if kept == MailsKept::Last {
             all = last_of_each(all, endpoints.len());
         }
         let mails = all.into_iter().map(|(slot, mail)| (endpoints[slot as usize], mail)).collect();
-        self.route_mails(endpoints, mails, rows.len() as u32)
+        let plan = self.route_mails(&endpoints, mails);
+        endpoints.iter().for_each(|node| self.slot_of[node.index()] = u32::MAX);
+        plan
     }
 
     /// Keeps what this rank writes, and notes whose committed memory it sends and gets.
-    fn route_mails(&self, endpoints: Vec<NodeId>, mails: Vec<(NodeId, Mail)>, rows: u32) -> CommitPlan {
-        let mut plan = CommitPlan::default();
-        let row_of = |node: NodeId| self.row_of[node.index()];
+    ///
+    /// * `endpoints`: all ranks', each node's place in it in `slot_of`.
+    fn route_mails(&mut self, endpoints: &[NodeId], mails: Vec<(NodeId, Mail)>) -> CommitPlan {
+        let row_of = |node: &NodeId| self.row_of[node.index()];
         let Some(planner) = &self.planner else {
-            plan.rows = endpoints.iter().map(|&node| row_of(node)).collect();
-            plan.payload_rows = mails.iter().map(|(_, mail)| row_of(mail.peer)).collect();
-            return CommitPlan { nodes: endpoints, mails, ..plan };
+            let payload = mails.iter().map(|(_, mail)| self.slot_of[mail.peer.index()]).collect();
+            let rows = endpoints.iter().map(row_of).collect();
+            return CommitPlan { nodes: endpoints.to_vec(), rows, mails, payload, ..CommitPlan::default() };
         };
         let me = planner.me();
-        plan.nodes = endpoints.into_iter().filter(|&node| planner.owner(node) == me).collect();
-        plan.rows = plan.nodes.iter().map(|&node| row_of(node)).collect();
-        let mut sent: HashSet<(Rank, NodeId)> = HashSet::new();
-        let mut received: HashMap<NodeId, (Rank, u32)> = HashMap::new();
-        for &(node, mail) in &mails {
-            let (from, to) = (planner.owner(mail.peer), planner.owner(node));
-            if from == me && to != me && sent.insert((to, mail.peer)) {
-                plan.peers.note(me, from, to, row_of(mail.peer));
-            }
-            if to == me && from != me && !received.contains_key(&mail.peer) {
-                let before = plan.peers.into.iter().find(|(rank, _)| *rank == from).map_or(0, |(_, list)| list.len());
-                received.insert(mail.peer, (from, before as u32));
-                plan.peers.note(me, from, to, 0);
-            }
+        let nodes: Vec<NodeId> = endpoints.iter().copied().filter(|&node| planner.owner(node) == me).collect();
+        let rows = nodes.iter().map(row_of).collect();
+        for (place, node) in nodes.iter().enumerate() {
+            self.slot_of[node.index()] = place as u32;
         }
-        let mut first = HashMap::new();
-        let mut end = rows;
-        for (rank, list) in &plan.peers.into {
+        let (peers, received) = self.routes_of(&mails, planner);
+        let mut first = HashMap::new(); // where each peer's memory begins among what is at hand
+        let mut end = nodes.len() as u32;
+        for (rank, list) in &peers.into {
             first.insert(*rank, end);
             end += list.len() as u32;
         }
-        let place = |peer: NodeId| received.get(&peer).map_or_else(|| row_of(peer), |&(rank, at)| first[&rank] + at);
-        plan.mails = mails.into_iter().filter(|&(node, _)| planner.owner(node) == me).collect();
-        plan.payload_rows = plan.mails.iter().map(|(_, mail)| place(mail.peer)).collect();
-        plan
+        let place = |peer: NodeId| match received.get(&peer) {
+            Some((rank, at)) => first[rank] + at,
+            None => self.slot_of[peer.index()],
+        };
+        let mails: Vec<(NodeId, Mail)> = mails.into_iter().filter(|&(node, _)| planner.owner(node) == me).collect();
+        let payload = mails.iter().map(|(_, mail)| place(mail.peer)).collect();
+        CommitPlan { nodes, rows, mails, payload, peers }
+    }
+
+    /// Whose committed memory travels for mails, and from whom and at which place each node's comes.
+    fn routes_of(&self, mails: &[(NodeId, Mail)], planner: &Planner) -> (Routes<u32>, HashMap<NodeId, (Rank, u32)>) {
+        let (me, mut routes) = (planner.me(), Routes::default());
+        let mut sent: HashSet<(Rank, NodeId)> = HashSet::new();
+        let mut received: HashMap<NodeId, (Rank, u32)> = HashMap::new();
+        let mut counts: HashMap<Rank, u32> = HashMap::new();
+        for &(node, mail) in mails {
+            let (from, to) = (planner.owner(mail.peer), planner.owner(node));
+            if from == to {
+                continue;
+            }
+            if from == me && sent.insert((to, mail.peer)) {
+                routes.note(me, from, to, self.slot_of[mail.peer.index()]);
+            }
+            if to == me && !received.contains_key(&mail.peer) {
+                let count = counts.entry(from).or_default();
+                received.insert(mail.peer, (from, *count));
+                *count += 1;
+                routes.note(me, from, to, 0);
+            }
+        }
+        (routes, received)
     }
 }
 

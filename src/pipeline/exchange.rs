@@ -34,13 +34,13 @@ impl Peers {
         Peers { comm, pass }
     }
 
-    /// The communicator.
-    pub fn comm(&self) -> &Communicator {
-        &self.comm
+    /// Ends the pass on this rank: who waits for a message of it is let go.
+    pub fn close(&self) {
+        self.comm.close_below(u64::from(self.pass + 1) << 32);
     }
 
     /// The tag of a batch's messages.
-    pub fn tag(&self, purpose: Purpose, batch: usize) -> Tag {
+    fn tag(&self, purpose: Purpose, batch: usize) -> Tag {
         Tag { purpose, sequence: u64::from(self.pass) << 32 | batch as u64 }
     }
 
@@ -58,7 +58,7 @@ impl Peers {
         }
         for (peer, events) in &exchange.features.into {
             let bytes = self.comm.receive(peer.index(), tag)?.bytes;
-            let row = bytemuck::pod_collect_to_vec::<u8, f32>(&bytes);
+            let row = bytemuck::allocation::pod_collect_to_vec::<u8, f32>(&bytes);
             features.keep(events, &row);
         }
         Ok(())
@@ -87,13 +87,6 @@ impl Peers {
         features.forget_mailed(&exchange.drop_before);
         self.send_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, features)?;
         self.receive_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, features)
-    }
-
-    /// Drops the copies that served the batch and do not stay.
-    pub fn drop_rows(&self, plan: &BatchPlan, memory: &Mutex<NodeMemory>, features: &mut Features) {
-        super::lock(memory).dismiss(&plan.exchange.drop_after);
-        features.forget_mailed(&plan.exchange.drop_after);
-        features.forget(&plan.exchange.features_after);
     }
 
     fn move_states(
@@ -160,7 +153,7 @@ impl Peers {
 
     /// Exchanges the committed memory that mails carry from one rank's nodes to another's.
     ///
-    /// * `rows`: `[N, D_m]`: this rank's rows of the batch. * returns `[N + received, D_m]`.
+    /// * `rows`: `[C, D_m]`: what this rank commits. * returns `[C + received, D_m]`.
     ///
     /// # Errors
     /// A lost peer.
@@ -228,6 +221,13 @@ impl Peers {
 
 fn index_of(items: &[u32]) -> Tensor {
     Tensor::from_slice(&items.iter().map(|&item| i64::from(item)).collect::<Vec<_>>())
+}
+
+/// Drops the copies that served a batch and do not stay.
+pub fn drop_copies(plan: &BatchPlan, memory: &mut NodeMemory, features: &mut Features) {
+    memory.dismiss(&plan.exchange.drop_after);
+    features.forget_mailed(&plan.exchange.drop_after);
+    features.forget(&plan.exchange.features_after);
 }
 
 /// Bytes of copies that a rank holds.

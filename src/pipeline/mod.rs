@@ -4,13 +4,16 @@
 //! The trainer's loop *is* the gradient stage: it takes ready batches from here and gives back two commits, of the state
 //! once the forward pass is done and of the parameters once the optimizer has stepped. Training and evaluation take the same
 //! way. The stages before it run inline (`pipeline.serial`) or on workers that run ahead over bounded queues; a batch's state
-//! is read only once the commit before it has happened, so both give the same bits.
+//! is read only once the commit before it has happened, so both give the same bits. With `pipeline.staleness = s > 0` a batch's
+//! state may lack the commits of the s batches before, its parameters their steps, and the endpoints' rows are read again at the
+//! state commit.
 
 mod config;
 pub mod event;
 pub mod exchange;
 pub mod features;
 pub mod frontier;
+pub mod gather;
 pub mod state;
 pub mod sync;
 pub mod wire;
@@ -19,13 +22,14 @@ pub mod workers;
 pub use config::PipelineConfig;
 
 use crate::comms::Communicator;
+use crate::dependency::Counts;
 use crate::error::Result;
 use crate::memory::NodeMemory;
 use crate::partition::Rank;
-use crate::stats::{Stage, Timeline};
+use crate::stats::{Seen, Timeline};
 use event::Pass;
 use exchange::Peers;
-use state::{ReadyBatch, StateWriter};
+use state::{CommitRows, ReadyBatch, StateWriter};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tch::Tensor;
@@ -39,12 +43,15 @@ pub struct Pipeline {
     memory: Arc<Mutex<NodeMemory>>,
     writer: StateWriter,
     running: Running,
+    staleness: usize,
     timeline: Timeline,
     comm: Communicator,
     /// Passes started; all ranks start the same ones.
     passes: u32,
     /// This rank's end of the running pass's messages; absent alone.
     peers: Option<Peers>,
+    counts: Counts,
+    most_copied: u64,
 }
 
 /// Who has the stages.
@@ -69,14 +76,17 @@ impl Pipeline {
             memory: Arc::new(Mutex::new(memory)),
             writer,
             running: Running::Inline(Box::new(stages), None),
+            staleness: 0,
             timeline: Timeline::default(),
             comm,
             passes: 0,
             peers: None,
+            counts: Counts::default(),
+            most_copied: 0,
         }
     }
 
-    /// Starts a pass from empty memory, at its first batch; one that still runs is ended.
+    /// Starts a pass at its first batch, from empty memory; one that still runs is ended.
     pub fn start_afresh(&mut self, pass: Pass, batches: Range<usize>) {
         self.stop();
         match &pass.partition {
@@ -94,16 +104,18 @@ impl Pipeline {
     fn run(&mut self, pass: Pass, batches: Range<usize>, blank: bool) {
         let mut stages = self.take_stages();
         stages.event.begin(&pass, blank);
-        if let Some(partition) = &pass.partition {
+        self.passes += 1;
+        self.peers = pass.partition.as_ref().map(|partition| {
             let peers = Peers::new(self.comm.clone(), self.passes);
             stages.reader.begin(peers.clone(), self.me(), partition.clone(), &self.memory);
-            self.peers = Some(peers);
-        }
-        self.passes += 1;
+            peers
+        });
+        let training = pass.epoch > 0;
+        self.staleness = if training && !self.config.serial { self.config.staleness as usize } else { 0 };
         self.running = if self.config.serial {
             Running::Inline(stages, Some((pass, batches)))
         } else {
-            let ahead = Ahead { plans: self.config.queue_max, staleness: self.config.staleness as usize };
+            let ahead = Ahead { plans: self.config.queue_max, staleness: self.staleness };
             Running::Ahead(Workers::start(*stages, self.memory.clone(), pass, batches, ahead, &self.timeline))
         };
     }
@@ -117,21 +129,18 @@ impl Pipeline {
     /// A lost peer.
     pub fn next_batch(&mut self) -> Result<Option<ReadyBatch>> {
         let next = match &mut self.running {
-            Running::Inline(stages, Some((pass, batches))) => match batches.next() {
-                Some(batch) => {
-                    let times = &mut self.timeline;
-                    let plan = times.time(Stage::Event, batch, || stages.event.plan(pass, batch));
-                    let reader = &mut stages.reader;
-                    let read = || reader.prepare(plan).and_then(|prepared| reader.read(prepared, &self.memory));
-                    Some(times.time(Stage::State, batch, read)?)
+            Running::Inline(stages, Some((pass, batches))) => {
+                if pass.epoch > 0 {
+                    self.timeline.saw(Seen::State, 0);
                 }
-                None => None,
-            },
+                batches.next().map(|batch| stages.make(pass, batch, &self.memory, &mut self.timeline)).transpose()?
+            }
             Running::Ahead(workers) => workers.next_batch().transpose()?,
             _ => None,
         };
-        if next.is_none() {
-            self.stop();
+        match &next {
+            Some(batch) => self.counts.add(&batch.plan.counts),
+            None => self.stop(),
         }
         Ok(next)
     }
@@ -146,7 +155,8 @@ impl Pipeline {
     /// # Errors
     /// A lost peer.
     pub fn commit_state(&mut self, batch: &ReadyBatch, embedded: &Embedded, model: &dyn Model) -> Result<()> {
-        self.writer.commit(&self.memory, &batch.plan, embedded, model, self.peers.as_ref())?;
+        let rows = if self.staleness > 0 { CommitRows::ReadAgain } else { CommitRows::AsRead };
+        self.writer.commit(&self.memory, &batch.plan, embedded, model, (rows, self.peers.as_ref()))?;
         if let Running::Ahead(workers) = &self.running {
             workers.committed();
         }
@@ -172,10 +182,10 @@ impl Pipeline {
     ///
     /// # Errors
     /// A lost peer.
-    pub fn return_gradients(&self, batch: &ReadyBatch, grad_z: Tensor) -> Result<Tensor> {
+    pub fn return_gradients(&self, batch: &ReadyBatch, grad_z: &Tensor) -> Result<Tensor> {
         match &self.peers {
-            Some(peers) => peers.return_gradients(&batch.plan, &grad_z),
-            None => Ok(grad_z),
+            Some(peers) => peers.return_gradients(&batch.plan, grad_z),
+            None => Ok(grad_z.shallow_clone()),
         }
     }
 
@@ -190,6 +200,12 @@ impl Pipeline {
         self.memory().roll_back();
     }
 
+    /// Batches that the pass under way may be behind each of its two frontiers, the state's and the parameters'. 0 where
+    /// stages run inline, and in evaluation, whose scores are always exact.
+    pub fn staleness(&self) -> usize {
+        self.staleness
+    }
+
     /// The node memory; the stages do not write it, and wait while this is held.
     pub fn memory(&self) -> MutexGuard<'_, NodeMemory> {
         lock(&self.memory)
@@ -200,22 +216,39 @@ impl Pipeline {
         &mut self.timeline
     }
 
+    /// Where remote rows came from, in all passes so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Most bytes of other ranks' rows and features that were here at once.
+    pub fn most_copied_bytes(&self) -> u64 {
+        self.most_copied
+    }
+
     fn me(&self) -> Rank {
         Rank(self.comm.rank() as u16)
     }
 
     fn take_stages(&mut self) -> Box<Stages> {
-        match std::mem::replace(&mut self.running, Running::Moving) {
+        let stages = match std::mem::replace(&mut self.running, Running::Moving) {
             Running::Inline(stages, _) => stages,
-            Running::Ahead(workers) => Box::new(workers.join(&mut self.timeline)),
+            Running::Ahead(workers) => {
+                // A worker may wait for rows of a batch that no rank will run.
+                self.peers.iter().for_each(Peers::close);
+                Box::new(workers.join(&mut self.timeline))
+            }
             Running::Moving => unreachable!("a worker's panic ended the pipeline"),
-        }
+        };
+        self.most_copied = self.most_copied.max(stages.reader.most_copied_bytes());
+        stages
     }
 }
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
         if let Running::Ahead(workers) = std::mem::replace(&mut self.running, Running::Moving) {
+            self.peers.iter().for_each(Peers::close);
             workers.end();
         }
     }

@@ -1,5 +1,21 @@
 //! Stage 4, sync: the gradient exchange, the optimizer and the parameter commit.
+//!
+//! With `pipeline.staleness = 0` the stage runs inline: the next forward pass needs its result. With more it is a worker
+//! ([`SyncWorker`]) that keeps the parameters of the latest commit for itself, so that the forward and the backward pass of
+//! the next batches never see a step half done:
+//!
+//! ```text
+//!  trainer's loop --gradient of k, [P]--> sync worker --parameters after k, [P]--> trainer's loop
+//! ```
+//! The way back is the parameter frontier: the loop starts a batch when at most `s` of those before it are still out.
 
+use super::wire::bytes_of;
+use crate::comms::Communicator;
+use crate::error::Result;
+use crate::queue::{self, Receiver, Sender};
+use crate::stats::{Stage, Stall, Timeline};
+use std::thread::JoinHandle;
+use tch::{Kind, Tensor};
 use tidemill_models::optimizer::{LrSchedule, Optimizer, clip_norm, grad_norm};
 use tidemill_models::parameters::Parameters;
 
@@ -9,17 +25,63 @@ pub struct SyncStage {
     lr: f64,
     schedule: Option<LrSchedule>,
     clip_norm: Option<f64>,
+    comm: Communicator,
+    /// Exchanges so far; all ranks make the same ones.
+    exchanges: u64,
+}
+
+/// What one rank says of a batch beside its gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Word {
+    /// Its share of the batch's loss; the loss, once exchanged.
+    pub loss: f64,
+    /// A rank was asked to stop after this batch.
+    pub stop: bool,
+    /// A rank's time is up after this batch.
+    pub out_of_time: bool,
 }
 
 impl SyncStage {
     /// A stage around an optimizer with its learning rate, schedule and the longest gradient allowed.
-    pub fn new(optimizer: Optimizer, lr: f64, schedule: Option<LrSchedule>, clip_norm: Option<f64>) -> SyncStage {
-        SyncStage { optimizer, lr, schedule, clip_norm }
+    pub fn new(
+        optimizer: Optimizer,
+        lr: f64,
+        schedule: Option<LrSchedule>,
+        clip_norm: Option<f64>,
+        comm: Communicator,
+    ) -> SyncStage {
+        SyncStage { optimizer, lr, schedule, clip_norm, comm, exchanges: 0 }
     }
 
-    /// Euclidean norm of the whole gradient, summed over ranks; not finite if any part of it is not.
-    pub fn exchange(&self, parameters: &Parameters) -> f64 {
-        grad_norm(parameters.grads())
+    /// Sums the gradient, and what the ranks say of the batch, over all ranks; a rank without events gives zeros.
+    ///
+    /// Returns the gradient's Euclidean norm, not finite if any part of it is not, and the word of all.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn exchange(&mut self, parameters: &mut Parameters, word: Word) -> Result<(f64, Word)> {
+        if self.comm.world() == 1 {
+            return Ok((grad_norm(parameters.grads()), word));
+        }
+        let mut said = vec![word.loss, f64::from(u8::from(word.stop)), f64::from(u8::from(word.out_of_time))];
+        said.extend(parameters.spans().map(|span| f64::from(u8::from(span.took_part))));
+        let pending = self.comm.start_sum(2 * self.exchanges, said)?;
+        let (grads, sequence) = (parameters.grads(), 2 * self.exchanges + 1);
+        let summed = match grads.kind() {
+            Kind::Double => summed::<f64>(&self.comm, sequence, grads)?,
+            _ => summed::<f32>(&self.comm, sequence, grads)?,
+        };
+        self.exchanges += 1;
+        let said = pending.wait()?;
+        let took_part: Vec<bool> = said[3..].iter().map(|&ranks| ranks > 0.0).collect();
+        parameters.take_over_grads(&summed, &took_part).expect("a gradient of the same parameters");
+        let word = Word { loss: said[0], stop: said[1] > 0.0, out_of_time: said[2] > 0.0 };
+        Ok((grad_norm(parameters.grads()), word))
+    }
+
+    /// Gradient exchanges so far.
+    pub fn exchanges(&self) -> u64 {
+        self.exchanges
     }
 
     /// One optimizer step, after clipping; zeroes the gradient.
@@ -44,4 +106,159 @@ impl SyncStage {
     pub fn optimizer_mut(&mut self) -> &mut Optimizer {
         &mut self.optimizer
     }
+}
+
+/// A flat tensor summed over the ranks, through the host's memory.
+fn summed<T: crate::comms::Summand>(comm: &Communicator, sequence: u64, tensor: &Tensor) -> Result<Tensor> {
+    let mut values: Vec<T> = bytemuck::allocation::pod_collect_to_vec(&bytes_of(tensor));
+    comm.sum(sequence, &mut values)?;
+    let bytes: &[u8] = bytemuck::cast_slice(&values);
+    Ok(Tensor::from_data_size(bytes, &[values.len() as i64], tensor.kind()).to_device(tensor.device()))
+}
+
+/// A batch's gradient on its way to the worker.
+struct Gradient {
+    batch: usize,
+    word: Word,
+    /// `[P]`; comes back with the parameters in it.
+    numbers: Tensor,
+    took_part: Vec<bool>,
+}
+
+/// What became of a batch's gradient.
+pub enum Step {
+    /// The parameter commit: the batch with this loss and gradient norm can no longer be taken back.
+    Taken {
+        /// Euclidean norm of its gradient.
+        norm: f64,
+        /// What the ranks said of it.
+        word: Word,
+    },
+    /// A rank is lost.
+    Failed(crate::error::Error),
+    /// Loss or gradient is not finite. No step was taken, none will follow.
+    Refused {
+        /// The batch.
+        batch: usize,
+        /// Its loss.
+        loss: f64,
+    },
+}
+
+struct Answer {
+    step: Step,
+    numbers: Tensor,
+}
+
+/// The sync stage on a thread of its own, for `pipeline.staleness > 0`.
+pub struct SyncWorker {
+    gradients: Sender<Gradient>,
+    answers: Receiver<Answer>,
+    worker: JoinHandle<(SyncStage, Timeline)>,
+    /// Batches whose gradient is out.
+    out: usize,
+    free: Vec<Tensor>,
+}
+
+impl SyncWorker {
+    /// Starts the worker on parameters whose gradient is zero.
+    ///
+    /// * `staleness`: most batches that may be out when one is added. * `total`: as for [`SyncStage::step`].
+    pub fn start(
+        stage: SyncStage,
+        parameters: &Parameters,
+        total: u64,
+        staleness: usize,
+        timeline: &Timeline,
+    ) -> SyncWorker {
+        let (gradients, work) = queue::bounded(staleness + 1);
+        let (done, answers) = queue::bounded(staleness + 1);
+        let (own, times) = (parameters.twin(), timeline.twin());
+        let worker = super::workers::spawn(Stage::Sync, move || sync_all(stage, own, total, work, done, times));
+        SyncWorker { gradients, answers, worker, out: 0, free: Vec::new() }
+    }
+
+    /// Batches whose parameter commit has not come back.
+    pub fn out(&self) -> usize {
+        self.out
+    }
+
+    /// Sends a batch's gradient off and zeroes it.
+    pub fn send(&mut self, batch: usize, word: Word, parameters: &mut Parameters) {
+        let mut numbers = self.free.pop().unwrap_or_else(|| parameters.grads().empty_like());
+        numbers.copy_(parameters.grads());
+        let took_part = parameters.spans().map(|span| span.took_part).collect();
+        parameters.zero_grads();
+        self.out += 1;
+        // A worker that is gone has refused an earlier batch, or panicked: `receive` tells.
+        let _ = self.gradients.send(Gradient { batch, word, numbers, took_part });
+    }
+
+    /// The next answer, which is waited for while more than `most` batches are out; `parameters` become those it brings. One
+    /// that comes earlier is taken only if `early`: several ranks take their steps after the same batches.
+    ///
+    /// `Some(None)`: the worker panicked; [`SyncWorker::join`] has its words.
+    pub fn receive(
+        &mut self,
+        (most, early): (usize, bool),
+        parameters: &mut Parameters,
+        times: &mut Timeline,
+    ) -> Option<Option<Step>> {
+        let answer = if self.out > most {
+            times.wait(Stage::Gradient, Stall::Hazard, || self.answers.recv())
+        } else if early {
+            Some(self.answers.try_recv()?)
+        } else {
+            return None;
+        };
+        let Some(Answer { step, numbers }) = answer else { return Some(None) };
+        self.out -= 1;
+        if let Step::Taken { .. } = step {
+            parameters.set_values(&numbers).expect("a twin's values");
+        }
+        self.free.push(numbers);
+        Some(Some(step))
+    }
+
+    /// Ends the worker once it has done what it was sent, and gives the stage back.
+    ///
+    /// # Panics
+    /// With the worker's own panic, if it had one.
+    pub fn join(self, times: &mut Timeline) -> SyncStage {
+        drop(self.gradients);
+        let (stage, own) = self.worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        times.merge(own);
+        stage
+    }
+}
+
+fn sync_all(
+    mut stage: SyncStage,
+    mut parameters: Parameters,
+    total: u64,
+    mut gradients: Receiver<Gradient>,
+    mut answers: Sender<Answer>,
+    mut times: Timeline,
+) -> (SyncStage, Timeline) {
+    while let Some(gradient) = times.wait(Stage::Sync, Stall::Empty, || gradients.recv()) {
+        let Gradient { batch, word, mut numbers, took_part } = gradient;
+        let step = times.time(Stage::Sync, batch, || {
+            parameters.take_over_grads(&numbers, &took_part).expect("a twin's gradient");
+            let (norm, word) = match stage.exchange(&mut parameters, word) {
+                Ok(exchanged) => exchanged,
+                Err(error) => return Step::Failed(error),
+            };
+            if !(word.loss.is_finite() && norm.is_finite()) {
+                return Step::Refused { batch, loss: word.loss };
+            }
+            stage.step(&mut parameters, total);
+            numbers.copy_(&parameters.values().detach());
+            Step::Taken { norm, word }
+        });
+        let last = !matches!(step, Step::Taken { .. });
+        if answers.send(Answer { step, numbers }).is_err() || last {
+            break;
+        }
+    }
+    (stage, times)
 }

@@ -16,7 +16,7 @@ use super::state::{ReadyBatch, StateReader};
 use crate::error::Result;
 use crate::memory::NodeMemory;
 use crate::queue::{self, Gauge, Receiver, Sender};
-use crate::stats::{Stage, Stall, Timeline};
+use crate::stats::{Seen, Stage, Stall, Timeline};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -27,6 +27,27 @@ pub struct Stages {
     pub event: EventStage,
     /// Stage 2, but for its writes.
     pub reader: StateReader,
+}
+
+impl Stages {
+    /// Plans a batch and reads its state, on the caller's thread.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn make(
+        &mut self,
+        pass: &Pass,
+        batch: usize,
+        memory: &Mutex<NodeMemory>,
+        times: &mut Timeline,
+    ) -> Result<ReadyBatch> {
+        let plan = times.time(Stage::Event, batch, || self.event.plan(pass, batch));
+        times.time(Stage::State, batch, || {
+            let prepared = self.reader.prepare(plan)?;
+            self.reader.bring(&prepared, memory)?;
+            Ok(self.reader.read(prepared, &mut super::lock(memory)))
+        })
+    }
 }
 
 /// Two running workers.
@@ -62,13 +83,13 @@ impl Workers {
         let (ready_sender, ready_receiver) = queue::bounded(1 + ahead.staleness);
         let (plans, readies) = (plan_sender.gauge(), ready_sender.gauge());
         let frontier = Arc::new(Frontier::default());
+        let training = pass.epoch > 0;
         let Stages { event, reader } = stages;
         let times = timeline.twin();
         let event = spawn(Stage::Event, move || plan_all(event, &pass, batches, plan_sender, times));
-        let (times, seen) = (timeline.twin(), frontier.clone());
-        let state = spawn(Stage::State, move || {
-            read_all(reader, &memory, &seen, ahead.staleness, (plan_receiver, ready_sender), times)
-        });
+        let (times, commits) = (timeline.twin(), frontier.clone());
+        let see = See { commits, staleness: ahead.staleness, training };
+        let state = spawn(Stage::State, move || read_all(reader, &memory, see, (plan_receiver, ready_sender), times));
         Workers { ready: Some(ready_receiver), frontier, event, state, plans, readies }
     }
 
@@ -115,7 +136,7 @@ impl Workers {
     }
 }
 
-fn spawn<T: Send + 'static>(stage: Stage, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+pub(super) fn spawn<T: Send + 'static>(stage: Stage, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     thread::Builder::new().name(format!("{}-stage", stage.name())).spawn(work).expect("the system can start a thread")
 }
 
@@ -135,23 +156,43 @@ fn plan_all(
     (event, times)
 }
 
+/// What the state stage must see before it reads.
+struct See {
+    commits: Arc<Frontier>,
+    staleness: usize,
+    training: bool,
+}
+
 fn read_all(
     mut reader: StateReader,
     memory: &Mutex<NodeMemory>,
-    frontier: &Frontier,
-    staleness: usize,
+    see: See,
     (mut plans, mut ready): (Receiver<BatchPlan>, Sender<Result<ReadyBatch>>),
     mut times: Timeline,
 ) -> (StateReader, Timeline) {
+    let first = super::lock(memory).commits();
     let mut before = 0usize; // batches of this run whose commits come before the one at hand
     while let Some(plan) = plans.recv() {
         let batch = plan.batch;
         let prepared = times.time(Stage::State, batch, || reader.prepare(plan));
-        let may_read = times.wait(Stage::State, Stall::Hazard, || frontier.wait_for(before.saturating_sub(staleness)));
+        let may_read =
+            times.wait(Stage::State, Stall::Hazard, || see.commits.wait_for(before.saturating_sub(see.staleness)));
         if !may_read {
             break;
         }
-        let read = times.time(Stage::State, batch, || prepared.and_then(|prepared| reader.read(prepared, memory)));
+        let read = times.time(Stage::State, batch, || {
+            let prepared = prepared?;
+            reader.bring(&prepared, memory)?;
+            let mut memory = super::lock(memory);
+            let seen = memory.commits() - first;
+            Ok((reader.read(prepared, &mut memory), seen))
+        });
+        let read = read.map(|(batch, seen)| {
+            if see.training {
+                times.saw(Seen::State, before - seen);
+            }
+            batch
+        });
         let failed = read.is_err();
         if ready.send(read).is_err() || failed {
             break;

@@ -1,7 +1,6 @@
 //! What a run has done so far: where it stands in its epochs, what they gave, and which was best.
 
 use crate::eval::{Average, SplitMetrics};
-use crate::pipeline::event::BatchPlan;
 use crate::sampler::SampleHash;
 use crate::trainer::TrainConfig;
 use serde::{Deserialize, Serialize};
@@ -65,13 +64,13 @@ impl History {
     }
 
     /// Adds a trained batch.
-    pub fn record(&mut self, plan: &BatchPlan, loss: f64, took: Duration) {
+    pub fn record(&mut self, events: usize, hash: SampleHash, loss: f64, took: Duration) {
         self.batch += 1;
         self.batches += 1;
-        self.events_in_epoch += plan.events.len() as u64;
-        self.loss_sum += loss * plan.events.len() as f64;
+        self.events_in_epoch += events as u64;
+        self.loss_sum += loss * events as f64;
         self.seconds_in_epoch += took.as_secs_f64();
-        self.sample_hash += plan.hash;
+        self.sample_hash += hash;
     }
 
     /// Mean loss of the epoch's events so far.

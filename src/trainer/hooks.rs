@@ -7,7 +7,8 @@ use tch::Tensor;
 use tidemill_models::input::{ModelInput, Scored};
 use tidemill_models::parameters::Parameters;
 
-/// A training batch after its backward pass and before its optimizer step.
+/// A training batch after its backward pass and before its optimizer step. With `pipeline.staleness > 0` earlier batches' steps
+/// may be under way, and the gradient may turn out not to be finite.
 pub struct TrainedBatch<'a> {
     /// The epoch, from 1.
     pub epoch: u32,

@@ -6,6 +6,7 @@
 
 pub mod archive;
 pub mod checkpoint;
+mod commits;
 pub mod config;
 pub mod durable;
 mod history;
@@ -14,6 +15,7 @@ mod measure;
 pub mod metrics_log;
 pub mod peak_rss;
 pub mod progress;
+mod ranks;
 mod report;
 mod run;
 pub mod run_folder;
@@ -33,18 +35,20 @@ pub use summary::Summary;
 
 use crate::comms::Communicator;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::eval::{self, SplitScores};
 use crate::pipeline::Pipeline;
+use crate::partition::PartitionTable;
 use crate::pipeline::event::Pass;
-use crate::pipeline::state::ReadyBatch;
-use crate::pipeline::sync::SyncStage;
+use crate::pipeline::sync::Word;
 use crate::stats::Stage;
+use commits::{Syncing, Uncommitted};
 use run::Run;
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 use tidemill_data::split::Split;
 use tidemill_data::stream::EventStream;
-use tidemill_models::input::Scored;
 use tidemill_models::model::{Mode, Model};
 use whole_state::Best;
 
@@ -56,10 +60,18 @@ pub struct Trainer {
     passes: Passes,
     model: Box<dyn Model>,
     pipeline: Pipeline,
-    sync: SyncStage,
+    sync: Syncing,
+    uncommitted: VecDeque<Uncommitted>,
+    lap: Instant,
     history: History,
     best: Option<Best>,
     comm: Communicator,
+    /// Collectives outside of batches so far.
+    collectives: u64,
+    /// What the ranks said of the latest batch with a parameter commit.
+    agreed: Word,
+    /// Who owns which node now; absent alone.
+    owners: Option<Arc<PartitionTable>>,
     device: tch::Device,
     threads: usize,
     hooks: Hooks,
@@ -91,53 +103,39 @@ impl Trainer {
 
     /// The loop: one pass over the training split, from wherever the history stands in it.
     fn train_epoch(&mut self) -> Result<EpochEnd> {
+        self.abandon(); // what an epoch that ended in an error left
         let pass = self.passes.train(self.history.epoch);
         let batches = self.history.batch..self.epoch_batches(&pass);
+        self.owners = pass.owners_after(batches.end);
+        self.agreed = Word::default();
         self.open_bar(&format!("epoch {}", self.history.epoch), &pass, &batches);
         match self.history.batch {
             0 => self.pipeline.start_afresh(pass, batches),
             _ => self.pipeline.start(pass, batches),
         }
-        let mut started = Instant::now();
+        self.lap = Instant::now();
         while let Some(batch) = self.pipeline.next_batch()? {
+            let number = batch.plan.batch;
+            self.note_staleness();
             let forward = Instant::now();
             let embedded = self.model.embed(&batch.input, Mode::Train); // z [R, D_emb], rows [N, D_m]
-            self.pipeline.timeline().add(Stage::Gradient, batch.plan.batch, forward);
+            self.pipeline.timeline().add(Stage::Gradient, number, forward);
             self.pipeline.commit_state(&batch, &embedded, &*self.model)?;
             let backward = Instant::now();
             let z = self.pipeline.exchange_embeddings(&batch, &embedded.z)?; // [R + received, D_emb]
             let scored = self.model.score(&z, &batch.pairs); // grad_z as z
-            let grad_z = self.pipeline.return_gradients(&batch, scored.grad_z.shallow_clone())?; // [R, D_emb]
-            let seen = self.hooks.wants_batches().then(|| embedded.rows.detach());
+            let grad_z = self.pipeline.return_gradients(&batch, &scored.grad_z)?; // [R, D_emb]
+            let rows = self.hooks.wants_batches().then(|| embedded.rows.detach());
             self.model.backward(embedded, &grad_z);
-            self.pipeline.timeline().add(Stage::Gradient, batch.plan.batch, backward);
+            self.pipeline.timeline().add(Stage::Gradient, number, backward);
 
-            let step = Instant::now();
-            let norm = self.sync.exchange(self.model.parameters());
-            self.refuse_non_finite(&batch, &scored, norm)?;
-            if let Some(rows) = seen {
-                let memory = self.pipeline.memory();
-                let parameters = self.model.parameters();
-                self.hooks.batch(&TrainedBatch {
-                    epoch: self.history.epoch,
-                    plan: &batch.plan,
-                    input: &batch.input,
-                    rows: &rows,
-                    scored: &scored,
-                    parameters,
-                    memory: &memory,
-                });
-            }
-            self.sync.step(self.model.parameters_mut(), self.history.planned_batches);
-            self.pipeline.commit_parameters();
-            self.pipeline.timeline().add(Stage::Sync, batch.plan.batch, step);
-
-            self.history.record(&batch.plan, scored.loss, started.elapsed());
-            started = Instant::now();
-            if self.after_batch(scored.loss, norm)? == EpochEnd::OutOfTime {
+            self.sync_batch(&batch, &scored, rows.as_ref())?;
+            if self.pause_after(number + 1)? == EpochEnd::OutOfTime {
+                self.owners = self.passes.train(self.history.epoch).owners_after(number + 1);
                 return Ok(EpochEnd::OutOfTime);
             }
         }
+        self.drain()?;
         Ok(EpochEnd::Done)
     }
 
@@ -148,50 +146,16 @@ impl Trainer {
         }
     }
 
-    /// A loss or gradient that is not finite ends the run with parameters and state as they were before the batch.
-    fn refuse_non_finite(&mut self, batch: &ReadyBatch, scored: &Scored, norm: f64) -> Result<()> {
-        let what = match (scored.loss.is_finite(), norm.is_finite()) {
-            (true, true) => return Ok(()),
-            (false, _) => "loss",
-            (true, false) => "gradient",
-        };
-        self.model.parameters_mut().zero_grads();
-        self.pipeline.roll_back();
-        self.checkpoint()?;
-        Err(Error::NonFinite { what, epoch: self.history.epoch, batch: batch.plan.batch })
-    }
-
-    /// Logs, checkpoints and stops where the configuration, a signal or the clock says so.
-    fn after_batch(&mut self, loss: f64, norm: f64) -> Result<EpochEnd> {
-        let done = self.history.batch;
-        let every = |n: usize| n > 0 && done.is_multiple_of(n);
-        if every(self.config.train.log_every) {
-            self.log_batch(loss, norm)?;
-        }
-        self.advance_bar(self.history.events_in_epoch, Some(self.history.mean_loss()));
-        if every(self.config.train.checkpoint_every) {
-            self.checkpoint()?;
-        }
-        if let Some(run) = self.run.as_ref().filter(|run| run.stop.requested()) {
-            let run = run.folder.path().to_owned();
-            self.checkpoint()?;
-            return Err(Error::Stopped { epoch: self.history.epoch, batch: done, run });
-        }
-        let limit = self.config.train.max_seconds;
-        let out = limit > 0.0 && self.history.train_seconds() >= limit;
-        Ok(if out { EpochEnd::OutOfTime } else { EpochEnd::Done })
-    }
-
     /// After an epoch's last batch: hash, validation, the best state so far, the log.
     fn close_epoch(&mut self) -> Result<()> {
-        let state_hash = state_hash::of(self.model.parameters(), self.sync.optimizer(), &self.pipeline.memory());
-        let trained = self.store_state()?;
+        let state_hash = self.state_hash()?;
+        let (trained, owners) = (self.store_state()?, self.owners.clone());
         self.close_bar();
         let val = self.score_split(&self.passes.val.clone())?;
         let val = eval::SplitMetrics::of(&val, &self.stream, &self.split.new_nodes, self.config.eval.new_node);
         let epoch = self.history.close_epoch(val, state_hash, self.config.eval.average).clone();
         if epoch.is_best {
-            self.best = Some(Best::new(epoch.epoch, self.model.parameters(), trained));
+            self.best = Some(Best::new(epoch.epoch, self.model.parameters(), trained, owners));
         }
         self.hooks.epoch(&epoch);
         self.log_epoch(&epoch)?;
@@ -206,9 +170,10 @@ impl Trainer {
     /// # Errors
     /// A score that is not finite.
     pub fn score_split(&mut self, pass: &Pass) -> Result<SplitScores> {
+        let pass = &self.among_owners(pass);
         self.open_bar("evaluation", pass, &(0..pass.batches()));
         self.pipeline.start(pass.clone(), 0..pass.batches());
-        let (mut scores, mut events) = (SplitScores::default(), 0);
+        let (mut scores, mut events) = (SplitScores::default(), 0u64);
         let started = Instant::now();
         while let Some(batch) = self.pipeline.next_batch()? {
             let embedded = self.model.embed(&batch.input, Mode::Eval);
@@ -220,7 +185,7 @@ impl Trainer {
             events += batch.plan.global_events as u64;
             self.advance_bar(events, None);
         }
-        self.gather_scores(&mut scores)?;
+        let mut scores = self.gather_scores(scores)?;
         scores.seconds = started.elapsed().as_secs_f64();
         self.close_bar();
         Ok(scores)
@@ -236,10 +201,7 @@ impl Trainer {
         let test = self.metrics_of(&self.passes.test.clone())?;
         self.log("eval", &serde_json::json!({ "epoch": self.best_epoch(), "val": val, "test": test }))?;
         let summary = self.summarise(&val, &test);
-        if let Some(run) = &mut self.run {
-            run.metrics.flush()?;
-            run.folder.write_summary(&summary)?;
-        }
+        self.write_summary(&summary)?;
         Ok(summary)
     }
 
@@ -263,9 +225,9 @@ impl Trainer {
         if events.is_empty() {
             return Ok(None);
         }
-        let kept = self.store_state()?;
+        let (kept, owners) = (self.store_state()?, self.owners.clone());
         let scores = self.score_split(&Pass { events: events.into(), ..pass.clone() })?;
-        kept.restore(&mut self.pipeline.memory())?;
+        self.put_state(&[&kept], owners)?;
         Ok(Some(scores.metrics()))
     }
 }

@@ -5,7 +5,7 @@ use super::{Trainer, peak_rss};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::eval::SplitMetrics;
-use crate::stats::{Stage, Stall};
+use crate::stats::{Seen, Stage, Stall};
 use std::path::Path;
 
 impl Trainer {
@@ -57,6 +57,7 @@ impl Trainer {
             state_hash: epochs.last().map(|epoch| epoch.state_hash.clone()).unwrap_or_default(),
             sample_hash: self.history.sample_hash.to_string(),
             stages: self.stages(),
+            staleness: self.staleness(),
             ..Summary::default()
         }
     }
@@ -73,6 +74,12 @@ impl Trainer {
     pub fn write_trace(&mut self, path: &Path) -> Result<()> {
         let trace = self.pipeline.timeline().chrome_trace();
         std::fs::write(path, trace.to_string()).map_err(Error::io("write", path))
+    }
+
+    fn staleness(&mut self) -> summary::Staleness {
+        let times = self.pipeline.timeline();
+        let of = |what| times.staleness(what).to_vec();
+        summary::Staleness { state: of(Seen::State), parameters: of(Seen::Parameters) }
     }
 
     fn stages(&mut self) -> Vec<summary::Stage> {

@@ -1,5 +1,6 @@
 //! From a configuration to a trainer: stream, split, graphs, passes, model, state.
 
+use super::commits::Syncing;
 use super::{History, Hooks, Trainer};
 use crate::comms::Communicator;
 use crate::config::Config;
@@ -8,17 +9,20 @@ use crate::device;
 use crate::error::{Error, Result};
 use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
-use crate::partition::{Partition, Rank};
+use crate::partition::Rank;
 use crate::pipeline::event::{Among, Dropout, EventStage, MailsKept, Negatives, Pass};
-use crate::pipeline::{Pipeline, wire};
+use crate::pipeline::gather::Gather;
 use crate::pipeline::state::{StateReader, StateWriter};
-use crate::pipeline::sync::SyncStage;
+use crate::pipeline::sync::{SyncStage, Word};
 use crate::pipeline::workers::Stages;
+use crate::pipeline::{Pipeline, wire};
 use crate::sampler::Sampler;
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use tidemill_data::id::EventId;
 use tidemill_data::negative::{NegativeSampler, Scored};
 use tidemill_data::philox::{Key, Purpose};
@@ -94,20 +98,11 @@ impl Passes {
             mails_kept: mails_kept(spec),
             partition: None,
         };
-        let (val, test) = (evaluation(&split.val, Scored::Val)?, evaluation(&split.test, Scored::Test)?);
-        Ok(Passes { train, val, test }.partitioned(config, stream, ranks))
-    }
-
-    /// Gives each pass its owners: each goes on with the last ones of the pass before.
-    fn partitioned(mut self, config: &Config, stream: &EventStream, ranks: usize) -> Passes {
-        if ranks > 1 {
-            let mut before: Option<Arc<Partition>> = None;
-            for pass in [&mut self.train, &mut self.val, &mut self.test] {
-                *pass = pass.clone().partitioned(stream, ranks, &config.partition, before.as_deref());
-                before.clone_from(&pass.partition);
-            }
-        }
-        self
+        let train = match ranks {
+            1 => train,
+            _ => train.partitioned(stream, ranks, &config.partition, None),
+        };
+        Ok(Passes { train, val: evaluation(&split.val, Scored::Val)?, test: evaluation(&split.test, Scored::Test)? })
     }
 }
 
@@ -145,7 +140,7 @@ impl Trainer {
         Trainer::on_rank(config, stream, Communicator::alone(), make)
     }
 
-    /// As [`Trainer::with_model`], on one of several ranks. All must be given the same.
+    /// As [`Trainer::with_model`], on one of several ranks, each of which is given the same.
     ///
     /// # Errors
     /// As [`Trainer::with_model`], and a lost peer.
@@ -163,16 +158,18 @@ impl Trainer {
         let spec = model.spec();
         let passes = Passes::new(&config, &stream, &split, &spec, comm.world())?;
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
+        let gather = Gather { stream: stream.clone(), shape: memory.shape() };
+        let reader = StateReader::new(gather.clone(), &*model, config.train.loss);
         let among = (comm.world() > 1).then(|| among(&config, &spec, &comm, memory.shape(), &stream));
-        let reader = StateReader::new(stream.clone(), memory.shape(), &*model, config.train.loss);
         let stages = Stages { event: EventStage::new(stream.clone(), among), reader };
         let train = &config.train;
         let optimizer =
             OptimizerConfig { kind: train.optimizer, weight_decay: train.weight_decay, ..Default::default() };
         let optimizer = Optimizer::new(optimizer, model.parameters());
-        let sync = SyncStage::new(optimizer, train.lr, train.lr_schedule, train.clip_norm);
+        let sync = SyncStage::new(optimizer, train.lr, train.lr_schedule, train.clip_norm, comm.clone());
         let history = History::start(passes.train.batches(), train.epochs);
-        let pipeline = Pipeline::new(&config.pipeline, stages, StateWriter::new(stream.clone(), &*model), memory, comm.clone());
+        let writer = StateWriter::new(gather, &*model);
+        let pipeline = Pipeline::new(&config.pipeline, stages, writer, memory, comm.clone());
         Ok(Trainer {
             config,
             stream,
@@ -180,10 +177,15 @@ impl Trainer {
             passes,
             model,
             pipeline,
-            sync,
+            sync: Syncing::Here(sync),
+            uncommitted: VecDeque::new(),
+            lap: Instant::now(),
             history,
             best: None,
             comm,
+            collectives: 0,
+            agreed: Word::default(),
+            owners: None,
             device,
             threads,
             hooks: Hooks::default(),
@@ -197,7 +199,7 @@ fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateSha
     let float = shape.kind.elt_size_in_bytes() as u64;
     Among {
         me: Rank(comm.rank() as u16),
-        delegate: config.dependency.delegate.clone(),
+        delegate: config.dependency.delegate,
         weights: Weights {
             row: wire::row_bytes(shape, stream.feature_dim()),
             embedding: spec.embedding_dim as u64 * float,

@@ -7,13 +7,44 @@ use crate::memory::{NodeMemory, NodeState};
 use crate::pipeline::wire::bytes_of;
 use sha2::{Digest, Sha256};
 use tch::Tensor;
+use tidemill_data::id::NodeId;
 use tidemill_models::optimizer::Optimizer;
 use tidemill_models::parameters::Parameters;
 
+/// A node's digest.
+pub type NodeDigest = (NodeId, [u8; 32]);
+
+/// Digests of a rank's own nodes, in node order.
+pub fn digests(memory: &NodeMemory) -> Vec<NodeDigest> {
+    let parts = memory.nodes_of_parts().zip(memory.parts());
+    parts.flat_map(|(nodes, part)| nodes.into_iter().zip(node_digests(&part))).collect()
+}
+
+/// Digests as bytes, 36 a node.
+pub fn digest_bytes(digests: &[NodeDigest]) -> Vec<u8> {
+    digests.iter().flat_map(|(node, digest)| node.0.to_le_bytes().into_iter().chain(*digest)).collect()
+}
+
+/// All ranks' digests, in node order.
+///
+/// # Panics
+/// If the bytes are not of [`digest_bytes`].
+pub fn joined(parts: Vec<Vec<u8>>) -> Vec<NodeDigest> {
+    let of = |bytes: &[u8]| {
+        let node = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
+        (NodeId(node), bytes[4..].try_into().expect("a digest of 32 bytes"))
+    };
+    let mut all: Vec<NodeDigest> = parts.iter().flat_map(|part| part.chunks_exact(36).map(of)).collect();
+    all.sort_unstable_by_key(|(node, _)| *node);
+    all
+}
+
 /// Hash of parameters, optimizer and node state, in hexadecimal.
-pub fn of(parameters: &Parameters, optimizer: &Optimizer, memory: &NodeMemory) -> String {
+///
+/// * `digests`: of all nodes, in node order.
+pub fn of(parameters: &Parameters, optimizer: &Optimizer, digests: &[NodeDigest]) -> String {
     let mut hash = Sha256::new();
-    memory.parts().flat_map(|part| node_digests(&part)).for_each(|digest| hash.update(digest));
+    digests.iter().for_each(|(_, digest)| hash.update(digest));
     for (name, value) in parameters.iter() {
         hash.update(name.as_bytes());
         hash.update(bytes_of(value));

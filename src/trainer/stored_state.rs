@@ -9,7 +9,7 @@
 
 use super::archive::{Archive, Array, ArrayData, Element};
 use crate::error::{Error, Result};
-use crate::memory::{Mail, NodeMemory, NodeState};
+use crate::memory::{Mail, NodeMemory, NodeState, PART};
 use crate::pipeline::wire::bytes_of;
 use memmap2::Mmap;
 use safetensors::tensor::Dtype;
@@ -48,26 +48,40 @@ impl StoredState {
         }
     }
 
-    /// Gives `memory` the stored state.
+    /// Gives `memory` the stored state of its own nodes; those of other ranks are passed over.
     ///
     /// # Errors
     /// If an array is absent, of another kind or of another shape than `memory` needs, as in a damaged checkpoint.
     pub(super) fn restore(&self, memory: &mut NodeMemory) -> Result<()> {
-        let nodes = memory.places().own_len();
+        let listed = self.arrays.get("node").map(|array| array.shape().first().copied().unwrap_or(0));
+        let nodes = listed.unwrap_or(memory.shape().nodes);
         for name in ["memory", "last_update", "mail_count"] {
             let found = self.array(name)?.shape().first().copied();
             if found != Some(nodes) {
                 return Err(damaged(name, &format!("has {found:?} rows, one for each of {nodes} nodes wanted")));
             }
         }
-        memory.reset();
-        let (mut at, mut mail_at) = (0, 0);
-        for nodes in memory.nodes_of_parts() {
-            let state = self.part(memory, at, nodes.len(), &mut mail_at)?;
-            memory.overwrite(&nodes, &state);
-            at += nodes.len();
+        let mut mail_at = 0;
+        for at in (0..nodes).step_by(PART) {
+            let here = self.nodes(listed.is_some(), at, PART.min(nodes - at), memory.shape().nodes)?;
+            let state = self.part(memory, at, here.len(), &mut mail_at)?;
+            let own: Vec<usize> = (0..here.len()).filter(|&i| memory.places().holds(here[i])).collect();
+            let kept: Vec<NodeId> = own.iter().map(|&i| here[i]).collect();
+            memory.overwrite(&kept, &if own.len() == here.len() { state } else { state.select(&own) });
         }
         Ok(())
+    }
+
+    /// The nodes at `first..first + len` of the stored ones.
+    fn nodes(&self, listed: bool, first: usize, len: usize, all: usize) -> Result<Vec<NodeId>> {
+        if !listed {
+            return Ok((first..first + len).map(|node| NodeId(node as u32)).collect());
+        }
+        let nodes = self.values::<u32>("node", first, len)?;
+        match nodes.iter().find(|&&node| node as usize >= all) {
+            Some(node) => Err(damaged("node", &format!("names node {node} of {all}"))),
+            None => Ok(nodes.iter().copied().map(NodeId).collect()),
+        }
     }
 
     /// The state of `len` nodes from node `first` on; `mail_at` is moved past their mails.
@@ -132,7 +146,11 @@ fn store(memory: &NodeMemory, folder: &Path) -> io::Result<StoredState> {
     let (mut last_update, mut count) = (column(Dtype::I64)?, column(Dtype::U32)?);
     let (mut peer, mut event) = (column(Dtype::U32)?, column(Dtype::U32)?);
     let (mut time, mut elapsed) = (column(Dtype::I64)?, column(Dtype::I64)?);
-    for part in memory.parts() {
+    let mut node = if memory.places().is_all() { None } else { Some(column(Dtype::U32)?) };
+    for (nodes, part) in memory.nodes_of_parts().zip(memory.parts()) {
+        if let Some(file) = &mut node {
+            file.push(bytemuck::cast_slice(&nodes))?;
+        }
         rows.push(&bytes_of(&part.rows))?;
         payload.push(&bytes_of(&part.payload))?;
         if let (Some(file), Some(code)) = (&mut code, &part.code) {
@@ -158,6 +176,7 @@ fn store(memory: &NodeMemory, folder: &Path) -> io::Result<StoredState> {
         ("mail_elapsed", elapsed),
     ];
     files.extend(code.map(|code| ("mail_code", code)));
+    files.extend(node.map(|node| ("node", node)));
     let arrays = files.into_iter().map(|(name, file)| Ok((name.to_owned(), file.finish()?)));
     Ok(StoredState { arrays: arrays.collect::<io::Result<_>>()? })
 }

@@ -58,6 +58,8 @@ pub struct Summary {
     pub queues: Vec<Queue>,
     /// Stages of the pipeline.
     pub stages: Vec<Stage>,
+    /// How far behind training batches read.
+    pub staleness: Staleness,
     /// The GPU; left out without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
@@ -251,6 +253,16 @@ pub struct Stage {
     pub hazard_s: f64,
 }
 
+/// How many training batches read something k batches older than in order, by k.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Staleness {
+    /// State commits not seen.
+    pub state: Vec<u64>,
+    /// Parameter commits not seen.
+    pub parameters: Vec<u64>,
+}
+
 /// The GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -280,7 +292,7 @@ mod tests {
         sync{done, skipped, drift_mean, drift_max, staleness_histogram},
         replay{events, pruned_lossless, pruned_lossy}, partition{cut_share, balance, migrations, rows_migrated},
         gradient{mode, exchanges, forced, divergence_max, staleness_max}, queues[{name, min, max, mean, resized}],
-        stages[{name, busy_s, wait_s}], gpu{utilisation, memory_peak_bytes}";
+        stages[{name, busy_s, wait_s}], staleness{state, parameters}, gpu{utilisation, memory_peak_bytes}";
 
     fn full() -> Summary {
         let links = LinkMetrics { ap: 0.1 + 0.2, auc: 0.9, ap_batch_mean: 0.8, auc_batch_mean: 0.7 };

@@ -2,14 +2,17 @@
 //! parameters and node state.
 
 use super::archive::{Archive, ArrayData};
-use super::checkpoint::{CheckpointStore, Position};
+use super::checkpoint::{CheckpointStore, Position, Saved, Shard};
 use super::run_folder::RunFolder;
 use super::stored_state::StoredState;
 use super::{History, Trainer};
 use crate::error::{Error, Result};
+use crate::partition::PartitionTable;
+use crate::sampler::SampleHash;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::path::Path;
+use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 use tidemill_models::parameters::Parameters;
 
@@ -28,14 +31,21 @@ pub struct Best {
     pub epoch: u32,
     /// `[P]`.
     pub values: Tensor,
-    /// Node state before the validation events.
+    /// Node state before the validation events, of this rank's nodes.
     pub(super) state: StoredState,
+    /// Who owned which node then; absent alone.
+    pub(super) owners: Option<Arc<PartitionTable>>,
 }
 
 impl Best {
     /// Copies the parameters; takes over the state.
-    pub(super) fn new(epoch: u32, parameters: &Parameters, state: StoredState) -> Best {
-        Best { epoch, values: parameters.values().detach().copy(), state }
+    pub(super) fn new(
+        epoch: u32,
+        parameters: &Parameters,
+        state: StoredState,
+        owners: Option<Arc<PartitionTable>>,
+    ) -> Best {
+        Best { epoch, values: parameters.values().detach().copy(), state, owners }
     }
 }
 
@@ -46,20 +56,33 @@ impl Trainer {
         StoredState::of(&self.pipeline.memory(), &folder)
     }
 
-    /// Writes a checkpoint of the whole state, if the run has a folder.
+    /// Writes a checkpoint of the whole state, if the run has a folder: each rank its own nodes' state, the manifest last.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
-        let Some(run) = &mut self.run else { return Ok(()) };
+        if self.run.is_none() {
+            return Ok(());
+        }
+        self.join_sample_hash()?;
+        let run = self.run.as_mut().expect("as above");
         let offset = run.metrics.sync()?;
         let archive = self.to_archive(offset)?;
         let position = Position { epoch: self.history.epoch, batch: self.history.batch as u64 };
-        let run = self.run.as_ref().expect("as above");
-        if let Some(error) = run.store.save(position, &archive)?.not_removed {
-            tracing::warn!("an old checkpoint stays: {error}");
+        let store = self.run.as_ref().expect("as above").store.clone();
+        if self.comm.world() == 1 {
+            return warn_of_leftovers(store.save(position, &archive)?);
         }
-        Ok(())
+        let shard = store.write_shard(position, self.comm.rank() as u32, &archive)?;
+        let sequence = self.next_collective();
+        let shards = self.comm.gather(0, sequence, serde_json::to_vec(&shard).expect("a shard has a JSON form"))?;
+        if self.is_first() {
+            let shards: Vec<Shard> =
+                shards.iter().map(|shard| serde_json::from_slice(shard).expect("a shard that a rank wrote")).collect();
+            warn_of_leftovers(store.commit(position, shards)?)?;
+        }
+        let sequence = self.next_collective();
+        Ok(self.comm.barrier(sequence)?)
     }
 
-    /// Takes over the newest intact checkpoint of a run.
+    /// Takes over the newest intact checkpoint of a run, whatever number of ranks wrote it.
     ///
     /// # Errors
     /// If there is none, or it is of another configuration.
@@ -68,16 +91,18 @@ impl Trainer {
         for skipped in &latest.skipped {
             tracing::warn!("passed over a checkpoint: {skipped}");
         }
-        let archive = latest.checkpoint.read_shard(0)?;
+        let ranks = latest.checkpoint.manifest().ranks();
+        let mut shards: Vec<Archive> =
+            (0..ranks).map(|rank| latest.checkpoint.read_shard(rank)).collect::<std::result::Result<_, _>>()?;
         let other = match same {
-            SameRun::Required => archive.meta["digest"] != self.digest(),
-            SameRun::SameData => archive.meta["stream"] != self.stream.hash(),
+            SameRun::Required => shards[0].meta["digest"] != self.digest(),
+            SameRun::SameData => shards[0].meta["stream"] != self.stream.hash(),
         };
         if other {
             return Err(Error::OtherRun { folder: folder.path().to_owned() });
         }
-        self.restore(&archive)?;
-        Ok(archive)
+        self.restore(&shards)?;
+        Ok(shards.swap_remove(0))
     }
 
     /// Digest of all that a run which goes on must share: the stream, and every key that changes its meaning.
@@ -92,12 +117,12 @@ impl Trainer {
             "stream": self.stream.hash(),
             "history": self.history,
             "metrics_offset": metrics_offset,
-            "optimizer_steps": self.sync.optimizer().steps(),
+            "optimizer_steps": self.sync.stage().optimizer().steps(),
             "best_epoch": self.best.as_ref().map(|best| best.epoch),
         });
         let mut archive = Archive::new(meta);
-        let (first, second) = self.sync.optimizer().moments();
-        let own_steps = self.sync.optimizer().own_steps();
+        let (first, second) = self.sync.stage().optimizer().moments();
+        let own_steps = self.sync.stage().optimizer().own_steps();
         archive.insert("optimizer.steps", &[own_steps.len()], own_steps.to_vec());
         put(&mut archive, "parameters", self.model.parameters().values());
         put(&mut archive, "optimizer.first_moment", first);
@@ -110,38 +135,56 @@ impl Trainer {
         Ok(archive)
     }
 
-    /// Takes over the state of a checkpoint.
-    pub(super) fn restore(&mut self, archive: &Archive) -> Result<()> {
-        let spec = (self.pipeline.memory().shape().kind, self.device);
+    /// Takes over the state of a checkpoint, from all its shards.
+    pub(super) fn restore(&mut self, shards: &[Archive]) -> Result<()> {
+        let (archive, spec) = (&shards[0], (self.pipeline.memory().shape().kind, self.device));
         self.history = serde_json::from_value::<History>(archive.meta["history"].clone())
             .map_err(|error| damaged("history", &error.to_string()))?;
+        if !self.is_first() {
+            self.history.sample_hash = SampleHash::default(); // the first rank has the whole
+        }
         self.model.parameters_mut().set_values(&tensor(archive, "parameters", spec)?)?;
         let steps = archive.meta["optimizer_steps"].as_u64().ok_or_else(|| damaged("optimizer_steps", "is absent"))?;
         let first = tensor(archive, "optimizer.first_moment", spec)?;
         let second = tensor(archive, "optimizer.second_moment", spec)?;
         let own_steps = archive.get("optimizer.steps")?;
         let own_steps = own_steps.values::<u64>().ok_or_else(|| damaged("optimizer.steps", "holds no u64 values"))?;
-        self.sync.optimizer_mut().restore(steps, own_steps, &first, &second)?;
-        StoredState::from_archive(archive, "state").restore(&mut self.pipeline.memory())?;
+        self.sync.stage_mut().optimizer_mut().restore(steps, own_steps, &first, &second)?;
+        let pass = self.passes.train(self.history.epoch);
         self.best = match archive.meta["best_epoch"].as_u64() {
-            Some(epoch) => Some(Best {
-                epoch: epoch as u32,
-                values: tensor(archive, "best.parameters", spec)?,
-                state: StoredState::from_archive(archive, "best.state"),
-            }),
+            Some(epoch) => {
+                let owners = pass.owners_after(self.epoch_batches(&pass));
+                self.put_shards(shards, "best.state", owners.clone())?;
+                let (values, state) = (tensor(archive, "best.parameters", spec)?, self.store_state()?);
+                Some(Best { epoch: epoch as u32, values, state, owners })
+            }
             None => None,
         };
-        Ok(())
+        let done = if self.history.batch > 0 { self.history.batch } else { self.epoch_batches(&pass) };
+        self.put_shards(shards, "state", pass.owners_after(done))
+    }
+
+    fn put_shards(&mut self, shards: &[Archive], name: &str, owners: Option<Arc<PartitionTable>>) -> Result<()> {
+        let parts: Vec<StoredState> = shards.iter().map(|shard| StoredState::from_archive(shard, name)).collect();
+        self.put_state(&parts.iter().collect::<Vec<_>>(), owners)
     }
 
     /// Parameters and node state of the best epoch become the current ones.
     pub fn restore_best(&mut self) -> Result<()> {
-        if let Some(best) = &self.best {
+        if let Some(best) = self.best.take() {
             self.model.parameters_mut().set_values(&best.values)?;
-            best.state.restore(&mut self.pipeline.memory())?;
+            self.put_state(&[&best.state], best.owners.clone())?;
+            self.best = Some(best);
         }
         Ok(())
     }
+}
+
+fn warn_of_leftovers(saved: Saved) -> Result<()> {
+    if let Some(error) = saved.not_removed {
+        tracing::warn!("an old checkpoint stays: {error}");
+    }
+    Ok(())
 }
 
 fn put(archive: &mut Archive, name: &str, tensor: &Tensor) {

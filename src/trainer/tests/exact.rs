@@ -11,7 +11,7 @@ use tidemill_data::split::SplitBy;
 use tidemill_data::stream::EventStream;
 
 /// A small model, so that a test takes seconds; all random parts on.
-fn config(batch_size: usize, max_batches: usize) -> Config {
+pub(super) fn config(batch_size: usize, max_batches: usize) -> Config {
     let mut config = Config::default();
     let model = &mut config.model.tgn;
     (model.memory_dim, model.time_dim, model.embedding_dim) = (16, 16, 16);
@@ -200,16 +200,11 @@ fn non_finite_loss_keeps_the_state_before() {
     let error = trainer.train_epoch().expect_err("diverges");
     let crate::Error::NonFinite { batch, .. } = error else { panic!("{error}") };
     assert!(batch > 0, "the first batch has finite weights");
-    let left = crate::trainer::state_hash::of(
-        trainer.model.parameters(),
-        trainer.sync.optimizer(),
-        &trainer.pipeline.memory(),
-    );
+    let left = trainer.state_hash().expect("alone");
     config.train.max_batches = batch;
     let mut before = Trainer::over(config, streams::small()).expect("valid");
     before.train_epoch().expect("finite up to there");
-    let kept =
-        crate::trainer::state_hash::of(before.model.parameters(), before.sync.optimizer(), &before.pipeline.memory());
+    let kept = before.state_hash().expect("alone");
     assert_eq!(left, kept);
 }
 
@@ -250,12 +245,12 @@ fn a_pass_left_in_the_middle_is_forgotten() {
     let pass = trainer.passes.train(1);
     let batches = pass.batches();
     trainer.pipeline.start(pass.clone(), 0..batches);
-    assert!(trainer.pipeline.next_batch().is_some());
+    assert!(trainer.pipeline.next_batch().expect("alone").is_some());
     trainer.pipeline.start(pass, 3..5);
     let seen: Vec<usize> = std::iter::from_fn(|| {
-        let batch = trainer.pipeline.next_batch()?;
+        let batch = trainer.pipeline.next_batch().expect("alone")?;
         let embedded = trainer.model.embed(&batch.input, tidemill_models::Mode::Eval);
-        trainer.pipeline.commit_state(&batch, &embedded, &*trainer.model);
+        trainer.pipeline.commit_state(&batch, &embedded, &*trainer.model).expect("alone");
         Some(batch.plan.batch)
     })
     .collect();

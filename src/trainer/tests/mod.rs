@@ -1,4 +1,6 @@
 mod exact;
 mod npz;
 mod oracle;
+mod ranks;
+mod stale;
 mod streams;
