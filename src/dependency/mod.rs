@@ -3,6 +3,8 @@
 //! This release trains on one rank, which owns every row: only the configuration exists. Its defaults are the exact mode.
 //! Deliberately absent: the plan of a window and its cost model.
 
+pub mod count;
+
 use crate::byte_size::ByteSize;
 use crate::setting::Auto;
 use serde::{Deserialize, Serialize};

@@ -23,6 +23,7 @@
 //! Absent on purpose: what a rank needs of the others (`dependency`), and the moving of rows.
 
 mod event_graph;
+mod migration;
 mod primary;
 mod statistics;
 mod strategy;
@@ -37,6 +38,7 @@ pub use table::{PartitionTable, Rank};
 use primary::Primaries;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use strategy::temporal;
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::stream::EventStream;
 use windows::Windows;
@@ -132,30 +134,39 @@ impl Partition {
             Some(table) => table.clone(),
             None => strategy::first_table(config.strategy, nodes, ends, ranks),
         };
-        let mut last = Arc::new(first);
         let mut partition = Partition {
             ranks,
             tables: Vec::with_capacity(windows.count()),
             moved: Vec::with_capacity(windows.count()),
             primary: Vec::with_capacity(ends.len()),
             statistics: PartitionStatistics::default(),
-            last: last.clone(),
+            last: Arc::new(first),
             windows,
         };
         for window in 0..partition.windows.count() {
-            let here = &ends[partition.windows.positions(window)];
-            let primaries = Primaries::of(here, &last);
             let free = window == 0 && before.is_none();
-            let (next, primaries) = (last.clone(), primaries);
-            let moved = if free { Vec::new() } else { last.moved_to(&next) };
-            partition.statistics.push(WindowStatistics::of(here, &next, &primaries, moved.len()));
-            partition.primary.extend(primaries.rank);
-            partition.moved.push(moved);
-            partition.tables.push(next.clone());
-            last = next;
+            partition.add_window(window, ends, config, free);
         }
-        partition.last = last;
         partition
+    }
+
+    /// Finds the table of the next window, lists what moves and gives its events to ranks.
+    ///
+    /// * `free`: nothing has a place yet, so nothing moves.
+    fn add_window(&mut self, window: usize, ends: &[Ends], config: &PartitionConfig, free: bool) {
+        let of = |w| &ends[self.windows.positions(w)];
+        let around = Around {
+            recent: (0..=window).rev().take(HORIZON).map(of).collect(),
+            coming: (window..self.windows.count()).take(HORIZON).map(of).collect(),
+            batch_size: self.windows.batch_size(),
+        };
+        let (table, primaries) = next_table(&self.last, &around, config);
+        let moved = if free || Arc::ptr_eq(&self.last, &table) { Vec::new() } else { self.last.moved_to(&table) };
+        self.statistics.push(WindowStatistics::of(of(window), &table, &primaries, moved.len()));
+        self.primary.extend(primaries.rank);
+        self.moved.push(moved);
+        self.tables.push(table.clone());
+        self.last = table;
     }
 
     /// Ranks.
@@ -204,4 +215,41 @@ impl Partition {
     pub fn statistics(&self) -> &PartitionStatistics {
         &self.statistics
     }
+}
+
+/// Windows looked at on either side of a border.
+const HORIZON: usize = 4;
+
+/// A window among its neighbors.
+struct Around<'a> {
+    /// The window and those before it, latest first.
+    recent: Vec<&'a [Ends]>,
+    /// The window and those after it, in order.
+    coming: Vec<&'a [Ends]>,
+    batch_size: usize,
+}
+
+/// Owners in the window that follows `table`, and who runs its events.
+fn next_table(
+    table: &Arc<PartitionTable>,
+    around: &Around<'_>,
+    config: &PartitionConfig,
+) -> (Arc<PartitionTable>, Primaries) {
+    let (bound, mut table) = (config.rebalance_above, table.clone());
+    if config.strategy == Strategy::Temporal && table.ranks() > 1 {
+        table = Arc::new(temporal::table(&table, &around.recent, target(bound)));
+    }
+    let primaries = |table: &PartitionTable| Primaries::of(around.recent[0], around.batch_size, table);
+    let now = primaries(&table);
+    if now.balance() <= bound {
+        return (table, now);
+    }
+    let evened = Arc::new(migration::even_out(&table, &around.coming, target(bound)));
+    let then = primaries(&evened);
+    if then.balance() < now.balance() { (evened, then) } else { (table, now) }
+}
+
+/// What moves aim at: halfway between even and the bound, so that the next window does not cross it at once.
+fn target(bound: f64) -> f64 {
+    1.0 + (bound - 1.0) / 2.0
 }
