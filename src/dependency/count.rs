@@ -14,6 +14,9 @@
 //! is written when its node is an endpoint of an event; one never written is the same everywhere and is not sent. Copies live
 //! without bound: what `dependency.cache_bytes` evicts is not modelled here, nor are rows kept current by replay.
 
+#[cfg(test)]
+mod tests;
+
 use crate::partition::{PartitionTable, Rank};
 use crate::sampler::{Hop, Sample};
 use serde::Serialize;

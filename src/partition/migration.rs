@@ -23,7 +23,7 @@ const MOST_NODES_TO_MEND: f64 = 1.2;
 const SWEEPS: usize = 4;
 
 /// Owners for the first of some windows, with few moves from `table` and no rank above `balance` times the mean load where that
-/// is possible. The windows that follow break ties of affinity: a node is better moved to where it will be needed.
+/// is possible. Events of the windows that follow weigh in by halves: a node is best moved to where it will be needed.
 pub(super) fn even_out(table: &PartitionTable, windows: &[&[Ends]], balance: f64) -> PartitionTable {
     let graph = EventGraph::decaying(table.owners().len() as u32, windows);
     let mut migration = Migration::new(&graph, table, balance);
