@@ -5,6 +5,7 @@ mod convert;
 mod eval;
 mod generate;
 mod inspect;
+mod partition;
 mod table;
 mod train;
 
@@ -40,6 +41,7 @@ enum Command {
     Inspect(inspect::Args),
     Convert(convert::Args),
     Generate(generate::Args),
+    Partition(partition::Args),
     Bench(bench::Args),
 }
 
@@ -51,7 +53,7 @@ impl Cli {
             Command::Eval(args) => args.quiet,
             Command::Convert(args) => args.quiet,
             Command::Generate(args) => args.quiet,
-            Command::Inspect(_) | Command::Bench(_) => false,
+            Command::Inspect(_) | Command::Partition(_) | Command::Bench(_) => false,
         }
     }
 
@@ -66,6 +68,7 @@ impl Cli {
             Command::Inspect(args) => inspect::run(&args),
             Command::Convert(args) => convert::run(&args),
             Command::Generate(args) => generate::run(&args),
+            Command::Partition(args) => partition::run(&args),
             Command::Bench(args) => bench::run(&args),
         }
     }

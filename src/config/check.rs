@@ -28,6 +28,7 @@ impl Config {
         checks.eval()?;
         checks.threads()?;
         checks.pipeline()?;
+        checks.partition()?;
         checks.later_releases()
     }
 
@@ -243,6 +244,17 @@ impl Checks<'_> {
         )
     }
 
+    fn partition(&self) -> Check {
+        let partition = &self.config.partition;
+        self.at_least_one(partition.window_events, "partition.window_events", "the number of events of a window")?;
+        self.refuse(
+            partition.rebalance_above.is_nan() || partition.rebalance_above < 1.0,
+            "partition.rebalance_above",
+            "the busiest rank never has less than the mean",
+            "set 1.0 or more (1.2 is usual); inf moves nothing",
+        )
+    }
+
     /// Tables whose mechanism is not made yet, and keys of others that do nothing yet.
     fn later_releases(&self) -> Check {
         let default = Config::default().table();
@@ -274,7 +286,6 @@ const MOST_STALE: u32 = 16;
 
 /// Tables or keys that must hold their defaults, and what they belong to.
 const LATER: &[(&str, &str)] = &[
-    ("partition", "partitioning over ranks"),
     ("dependency", "sharing rows between ranks"),
     ("sync", "syncing rows between ranks"),
     ("replay", "replay of other ranks' events"),

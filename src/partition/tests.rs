@@ -1,7 +1,7 @@
 //! Laws of every strategy on drawn streams, and what each is for on streams made for it.
 
 use super::{Strategy, *};
-use proptest::prelude::{Strategy as _, *};
+use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tidemill_data::generate::{GenerateConfig, generate};
 use tidemill_data::split::{Split, SplitConfig};
