@@ -12,6 +12,7 @@ use super::event_graph::EventGraph;
 use super::{Ends, PartitionTable, Rank};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use tidemill_data::id::NodeId;
 
 /// Cut events that moving one node's state is worth: about the bytes of a row over those that a cut event sends.
 const MOVE_COST: i64 = 1;
@@ -147,11 +148,21 @@ impl<'a> Migration<'a> {
 
     /// Moves nodes to where they save more cut events than the move costs, in their order, a few times over.
     pub(super) fn mend(&mut self) {
+        self.improve(self.move_cost(), |_| true);
+    }
+
+    /// Likewise those of `newcomers`, who have no state yet that would have to be moved.
+    pub(super) fn settle(&mut self, newcomers: impl Fn(NodeId) -> bool) {
+        self.improve(0, newcomers);
+    }
+
+    fn improve(&mut self, cost: i64, may_move: impl Fn(NodeId) -> bool) {
+        let graph = self.graph;
         for _ in 0..SWEEPS {
             let mut moved = false;
-            for node in (0..self.graph.len()).filter(|&node| self.graph.load[node] > 0) {
+            for node in (0..graph.len()).filter(|&node| graph.load[node] > 0 && may_move(graph.nodes[node])) {
                 let destination = self.destination(node, MOST_NODES_TO_MEND);
-                if let Some((to, _)) = destination.filter(|&(_, cut)| cut + self.move_cost() < 0) {
+                if let Some((to, _)) = destination.filter(|&(_, cut)| cut + cost < 0) {
                     self.move_to(node, to);
                     moved = true;
                 }

@@ -52,13 +52,13 @@ fn check(
     batch_size: usize,
     ranks: usize,
     config: &PartitionConfig,
-    before: Option<&PartitionTable>,
+    before: Option<(&PartitionTable, NodeSet)>,
 ) {
-    let p = Partition::of_ends(nodes, events, batch_size, ranks, config, before);
+    let p = Partition::of_ends(nodes, events, batch_size, ranks, config, before.clone());
     let batches = events.len().div_ceil(batch_size);
     assert_eq!((p.ranks(), p.first_batch(0), p.first_batch(p.windows())), (ranks, 0, batches));
     let whole = config.window_events.div_ceil(batch_size).max(1);
-    let mut last = before.cloned();
+    let mut last = before.as_ref().map(|(table, _)| (*table).clone());
     for window in 0..p.windows() {
         let (first, end) = (p.first_batch(window), p.first_batch(window + 1));
         assert!(end - first == whole || (window + 1 == p.windows() && (1..=whole).contains(&(end - first))));
@@ -73,9 +73,9 @@ fn check(
         check_statistics(&events[positions], table, &primary, p.moved(window).len(), &p.statistics().windows[window]);
         last = Some((**table).clone());
     }
-    let start = || Partition::of_ends(nodes, &[], batch_size, ranks, config, before);
+    let start = || Partition::of_ends(nodes, &[], batch_size, ranks, config, before.clone());
     assert_eq!(**p.last_table(), last.unwrap_or_else(|| (**start().last_table()).clone()));
-    let again = Partition::of_ends(nodes, events, batch_size, ranks, config, before);
+    let again = Partition::of_ends(nodes, events, batch_size, ranks, config, before.clone());
     assert!((0..p.windows()).all(|w| p.table(w) == again.table(w)) && p.primary == again.primary, "a pure function");
 }
 
@@ -122,7 +122,9 @@ proptest! {
     ) {
         let before = PartitionTable::new((0..33).map(|n| (n % ranks as u16 * 7) % ranks as u16).collect(), ranks);
         let config = config(strategy, window_events, bound);
-        check(33, &ends(&pairs), batch_size, ranks, &config, goes_on.then_some(&before));
+        let mut seen = NodeSet::new(33);
+        (0..20).for_each(|node| { seen.insert(NodeId(node)); });
+        check(33, &ends(&pairs), batch_size, ranks, &config, goes_on.then_some((&before, seen)));
     }
 
     #[test]
@@ -178,7 +180,7 @@ fn one_rank_owns_all() {
 #[test]
 fn a_pass_without_events_keeps_its_table() {
     let before = PartitionTable::new(vec![1, 0, 1], 2);
-    let p = Partition::of_ends(3, &[], 10, 2, &PartitionConfig::default(), Some(&before));
+    let p = Partition::of_ends(3, &[], 10, 2, &PartitionConfig::default(), Some((&before, NodeSet::new(3))));
     assert_eq!((p.windows(), &**p.last_table()), (0, &before));
     assert_eq!((p.statistics().cut_share(), p.statistics().balance()), (0.0, 1.0));
 }
@@ -289,6 +291,22 @@ fn temporal_follows_groups_that_change() {
     assert!(temporal < 0.75 * fennel && balance < 1.2, "{temporal} {fennel} {balance}");
 }
 
+/// Nodes 0 to 7 have a state, on the rank of their parity; 8 to 15 are new, each meets nodes of one parity.
+#[test]
+fn fennel_places_new_nodes_of_a_pass_that_goes_on() {
+    let before =
+        PartitionTable::new((0..16).map(|node| if node < 8 { node % 2 } else { u16::from(node < 12) }).collect(), 2);
+    let mut seen = NodeSet::new(16);
+    (0..8).for_each(|node| {
+        seen.insert(NodeId(node));
+    });
+    let pairs: Vec<(u32, u32)> = (0..400).map(|i| (8 + i % 8, (i % 2) + 2 * (i % 4))).collect();
+    let p = Partition::of_ends(16, &ends(&pairs), 10, 2, &config(Strategy::Fennel, 200, 1.5), Some((&before, seen)));
+    assert_eq!(p.table(0).owners(), (0..16).map(|node| node % 2).collect::<Vec<u16>>());
+    assert_eq!((p.statistics().cut_share(), p.moved(1).len()), (0.0, 0));
+    assert!(Arc::ptr_eq(p.table(0), p.table(1)), "tables that are equal are shared");
+}
+
 /// Mean over windows of the busiest rank's events over the mean, and the share of cut events.
 fn balance_of(stream: &EventStream, ranks: usize, strategy: Strategy, bound: f64) -> (f64, f64) {
     let split = Split::new(stream, &SplitConfig::default()).expect("a split");
@@ -322,6 +340,20 @@ fn fennel_cuts_few_events_of_real_streams() {
         let (balance, hash) = balance_of(&stream, 4, Strategy::Hash, 1.2);
         assert!(hash > 1.5 * cut && balance <= 1.05, "{name}: cut {hash} by hash, balance {balance}");
     }
+}
+
+/// Validation goes on from training's last table; nodes that training never met are placed as they come.
+#[test]
+fn new_nodes_of_a_real_evaluation_are_placed() {
+    let Some(stream) = real_stream("wikipedia.csv.gz") else { return };
+    let split = Split::new(&stream, &SplitConfig::default()).expect("a split");
+    let config = PartitionConfig::default();
+    let train = Partition::new(&stream, &split.train, 200, 4, &config, None);
+    let val: Vec<EventId> = split.val.clone().map(EventId).collect();
+    let p = Partition::new(&stream, &val, 200, 4, &config, Some(train.last_table()));
+    assert!(p.statistics().cut_share() < 0.2 && p.statistics().balance() < 1.2, "{:?}", p.statistics());
+    assert!(!p.moved(0).is_empty());
+    assert!(p.moved(0).iter().all(|&(node, ..)| split.new_nodes.contains(node)), "only nodes without a state move");
 }
 
 fn real_stream(name: &str) -> Option<EventStream> {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:62em;padding:0 1em;color:#222}
 h1{font-size:1.4em}h2{font-size:1.1em;margin-top:1.6em}svg text{font:11px system-ui,sans-serif;fill:#222}
 table{border-collapse:collapse}td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}
-td:first-child,th:first-child{text-align:left}.note{color:#666}.chosen{font-weight:600}";
+td:first-child,th:first-child{text-align:left}rect{stroke:#ddd;stroke-width:.5}.note{color:#666}.chosen{font-weight:600}";
 
 /// The page.
 pub(super) fn of(report: &Report) -> String {

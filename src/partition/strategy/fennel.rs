@@ -3,9 +3,13 @@
 //! Nodes come in the order of their first event. The price is the derivative of `alpha load^(3/2)` (section 3) with the paper's
 //! alpha, of both loads that must be even, endpoints of events and nodes, half each: at the mean load it is 3/4 of an event per
 //! endpoint. Later streams over the same nodes place each one anew, with all its neighbors known (Nishimura and Ugander, KDD
-//! 2013); the one that cuts the fewest events is kept.
+//! 2013); the one that cuts the fewest events is kept. In a pass that goes on from another's table, nodes that are met for the
+//! first time are placed before the window of their first event, where most of their coming events are; the others stay.
 
 use crate::partition::event_graph::EventGraph;
+use crate::partition::migration::Migration;
+use crate::partition::{Ends, PartitionTable};
+use tidemill_data::node_set::NodeSet;
 
 /// Streams over the nodes.
 const STREAMS: usize = 12;
@@ -30,6 +34,22 @@ pub(super) fn table(nodes: u32, graph: &EventGraph, ranks: usize) -> Vec<u16> {
         }
     }
     fill_up(nodes, graph, &best.1, ranks)
+}
+
+/// Owners in a window that follows `table`, with the nodes outside `seen` placed; `windows` are its events and those of the
+/// windows after it.
+///
+/// * `balance`: no node brings a rank above this multiple of the mean load.
+pub(in crate::partition) fn place_new(
+    table: &PartitionTable,
+    windows: &[&[Ends]],
+    seen: &NodeSet,
+    balance: f64,
+) -> PartitionTable {
+    let graph = EventGraph::decaying(table.owners().len() as u32, windows);
+    let mut migration = Migration::new(&graph, table, balance);
+    migration.settle(|node| !seen.contains(node));
+    migration.apply(table)
 }
 
 /// A cut being made.

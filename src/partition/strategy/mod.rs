@@ -1,7 +1,7 @@
-//! The strategies: the table that a pass starts with, and what `temporal` makes of it window by window.
+//! The strategies: the table that a pass starts with, and what `fennel` and `temporal` make of it window by window.
 
 mod degree;
-mod fennel;
+pub(super) mod fennel;
 mod hash;
 mod range;
 pub(super) mod temporal;
