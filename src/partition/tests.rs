@@ -209,7 +209,7 @@ fn nodes_are_spread_by_hash_range_and_degree() {
 /// Four groups that keep to themselves, met in random order.
 fn groups(events: usize, nodes: u32, across: u32) -> Vec<(u32, u32)> {
     let mut words = words(3);
-    let mut below = |n: u32| (u64::from(words.next().expect("no end")) * u64::from(n) >> 32) as u32;
+    let mut below = |n: u32| ((u64::from(words.next().expect("no end")) * u64::from(n)) >> 32) as u32;
     let mut pair = || {
         let group = below(4);
         let other = if below(100) < across { below(4) } else { group };

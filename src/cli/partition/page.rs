@@ -114,7 +114,7 @@ fn heat_map(page: &mut String, strategy: &StrategyReport) {
         }
     }
     let _ =
-        write!(page, "<text x=\"60\" y=\"{:.1}\">{windows} windows, in order of time</text></svg></p>\n", tall - 4.0);
+        writeln!(page, "<text x=\"60\" y=\"{:.1}\">{windows} windows, in order of time</text></svg></p>", tall - 4.0);
 }
 
 /// White at the mean, blue below it, red above; full at none and at twice the mean.
