@@ -12,6 +12,7 @@ mod clock;
 mod collective;
 mod communicator;
 mod desk;
+mod health;
 mod launch;
 mod ledger;
 mod local;
@@ -20,14 +21,17 @@ mod mpi;
 #[cfg(not(feature = "mpi"))]
 #[path = "stub.rs"]
 mod mpi;
+mod processes;
 mod sum;
 mod tag;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use communicator::{Communicator, Received};
 pub use launch::Launch;
 pub use ledger::{Account, Ledger};
+pub use processes::leave;
 pub use sum::{Pending, Summand};
 pub use tag::{Purpose, Tag};
 

@@ -1,34 +1,56 @@
-//! The twin of `mpi.rs` in a build without MPI: the same names, each saying that MPI is not there.
+//! The twin of `mpi.rs` in a build without MPI: the same names; starting says that MPI is not there.
 
 use crate::error::{Error, Result};
 
-/// Never made in this build.
-pub enum Session {}
-
-/// Says that this build has no MPI.
-///
-/// # Errors
-/// Always.
-pub fn start() -> Result<Session> {
-    Err(Error::Comms {
-        problem: "this tidemill was built without MPI".to_owned(),
-        mend: "build it with the default features (cargo build --release) to run under mpirun".to_owned(),
-    })
+/// See `mpi.rs`.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) peer: Option<usize>,
+    pub(super) problem: String,
 }
 
-impl Session {
-    /// Ranks in all.
-    pub fn world_size(&self) -> usize {
+/// Never made in this build.
+pub(super) enum World {}
+
+impl World {
+    /// # Errors
+    /// Always: this build has no MPI.
+    pub(super) fn start() -> Result<World> {
+        Err(Error::Comms {
+            problem: "this tidemill was built without MPI".to_owned(),
+            mend: "build it with the default features (cargo build --release) to run under mpirun".to_owned(),
+        })
+    }
+
+    pub(super) fn rank(&self) -> usize {
         match *self {}
     }
 
-    /// This rank, from 0.
-    pub fn rank(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         match *self {}
     }
 
-    /// Ends every rank at once.
-    pub fn abort(&self, _exit_code: u8) -> ! {
+    pub(super) fn send(&mut self, _to: usize, _frame: Vec<u8>) -> std::result::Result<(), Fault> {
+        match *self {}
+    }
+
+    pub(super) fn advance(&mut self, _frames: &mut Vec<(usize, u64, Vec<u8>)>) -> std::result::Result<bool, Fault> {
+        match *self {}
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn has_sent_all(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn finalize(self) {
+        match self {}
+    }
+
+    pub(super) fn abort(&self, _exit_code: u8) -> ! {
         match *self {}
     }
 }

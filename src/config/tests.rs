@@ -89,7 +89,9 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[replay]\nl_max = 1000", &["line 2: replay.l_max = 1000:", "leave it at 0"]),
     ("[gradient]\nmode = \"racom\"", &["line 2: gradient.mode = \"racom\":", "leave it at \"allreduce\""]),
     ("[partition]\nstrategy = \"hash\"", &["line 2: partition.strategy = \"hash\":", "leave it at \"fennel\""]),
-    ("[comm]\nbucket_bytes = \"2MiB\"", &["line 2: comm.bucket_bytes = \"2MiB\":", "leave it at \"1MiB\""]),
+    ("[comm]\nbucket_bytes = 10", &["line 2: comm.bucket_bytes = ", "from \"1KiB\" to \"1GiB\""]),
+    ("[comm]\ntimeout_s = 0.1", &["line 2: comm.timeout_s = 0.1:", "set a number from 0.5"]),
+    ("[comm]\ntimeout_s = nan", &["line 2: comm.timeout_s = nan:", "set a number from 0.5"]),
 ];
 
 #[test]
