@@ -1,6 +1,7 @@
 //! `tidemill`: parse, run, print the error chain, exit code.
 
 use clap::Parser;
+use std::io::Write;
 use std::process::ExitCode;
 use tidemill::cli::{self, Cli};
 use tidemill::comms;
@@ -13,7 +14,8 @@ fn main() -> ExitCode {
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", error.sentence());
+            // As one write: the ranks of a run share a terminal.
+            let _ = std::io::stderr().write_all(format!("error: {}\n", error.sentence()).as_bytes());
             cli::log_error(&error);
             ExitCode::from(error.exit_code())
         }

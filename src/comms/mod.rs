@@ -16,6 +16,7 @@ mod health;
 mod launch;
 mod ledger;
 mod local;
+mod measure;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(not(feature = "mpi"))]
@@ -31,6 +32,7 @@ mod wire;
 pub use communicator::{Communicator, Received};
 pub use launch::Launch;
 pub use ledger::{Account, Ledger};
+pub use measure::Rates;
 pub use processes::leave;
 pub use sum::{Pending, Summand};
 pub use tag::{Purpose, Tag};
