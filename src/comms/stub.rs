@@ -54,3 +54,14 @@ impl World {
         match *self {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::comms::{CommConfig, Communicator};
+
+    #[test]
+    fn a_build_without_mpi_says_so() {
+        let error = Communicator::mpi(&CommConfig::default()).expect_err("no MPI in this build");
+        assert!(error.sentence().contains("built without MPI") && error.sentence().contains("cargo build"));
+    }
+}

@@ -344,10 +344,3 @@ fn measured_rates_are_the_same_on_all_ranks() {
         }
     }
 }
-
-#[cfg(not(feature = "mpi"))]
-#[test]
-fn a_build_without_mpi_says_so() {
-    let error = Communicator::mpi(&CommConfig::default()).err().expect("no MPI in this build");
-    assert!(error.sentence().contains("built without MPI") && error.sentence().contains("cargo build"));
-}
