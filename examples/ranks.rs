@@ -14,16 +14,8 @@ use tidemill::error::Result;
 fn main() -> ExitCode {
     let number = |at: usize, usual: f64| std::env::args().nth(at).map_or(usual, |text| text.parse().expect("a number"));
     let (seconds, timeout_s) = (number(1, 2.0), number(2, 10.0));
-    let result =
-        Communicator::launched(&CommConfig { timeout_s, ..CommConfig::default() }).and_then(|comm| {
-            match work(&comm, Duration::from_secs_f64(seconds)) {
-                Ok(()) => comm.finish(),
-                Err(error) => {
-                    comm.abandon(&error);
-                    Err(error)
-                }
-            }
-        });
+    let config = CommConfig { timeout_s, ..CommConfig::default() };
+    let result = comms::together(&config, |comm| work(comm, Duration::from_secs_f64(seconds)));
     let code = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -38,7 +30,7 @@ fn main() -> ExitCode {
 fn work(comm: &Communicator, length: Duration) -> Result<()> {
     let say = |text: String| {
         if comm.rank() == 0 {
-            eprintln!("{text}")
+            eprintln!("{text}");
         }
     };
     let Some(rates) = comm.measure(0)? else {

@@ -11,7 +11,7 @@ use tidemill::trainer::signals::StopRequest;
 const PART: &str = "TIDEMILL_TEST_PART";
 
 /// Seconds of silence after which a rank is lost in these tests.
-const TIMEOUT: f64 = 2.0;
+const TIMEOUT: f64 = 3.0;
 
 // --- The ranks ---------------------------------------------------------------------------------------------------------
 
@@ -24,15 +24,9 @@ fn rank() {
 
 /// As `main` does: work, tell the error, take leave, end with its code.
 fn play(part: &str) -> ExitCode {
-    let result = Communicator::launched(&CommConfig { timeout_s: TIMEOUT, ..CommConfig::default() }).and_then(|comm| {
+    let result = comms::together(&CommConfig { timeout_s: TIMEOUT, ..CommConfig::default() }, |comm| {
         say(&format!("rank {} of {} is there", comm.rank(), comm.world()));
-        match act(part, &comm) {
-            Ok(()) => comm.finish(),
-            Err(error) => {
-                comm.abandon(&error);
-                Err(error)
-            }
-        }
+        act(part, comm)
     });
     let code = match result {
         Ok(()) => {

@@ -101,11 +101,15 @@ mod tests {
     fn lines_from_before_the_run_folder_are_in_its_log() {
         let folder = tempfile::tempdir().expect("a folder");
         writeln!(ToLog, "early").expect("kept");
+        std::fs::write(folder.path().join("log-2.txt"), "of the run before\n").expect("written");
         log_to(folder.path(), 2).expect("opened");
         log_error(&Error::Usage { problem: "late".to_owned(), mend: "hurry".to_owned() });
         let text = std::fs::read_to_string(folder.path().join("log-2.txt")).expect("the log");
         // Other tests of this process may log too.
-        assert!(text.contains("early\n") && text.contains("ERROR late; hurry\n"), "{text}");
+        assert!(
+            text.starts_with("of the run before\n") && text.contains("early\n") && text.contains("ERROR late; hurry\n"),
+            "{text}"
+        );
         assert_eq!(log_path(folder.path(), 0), folder.path().join("log.txt"));
     }
 }

@@ -14,6 +14,9 @@ const BEATS: u32 = 10;
 /// The longest pause between beats.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// How much longer than the timeout a peer may take for its first sign of life: hosts do not start at once.
+const START: Duration = Duration::from_secs(5);
+
 /// By how much the best round trip is held to be longer after each further beat: clocks drift, so estimates age.
 const AGING: f64 = 1.02;
 
@@ -46,7 +49,7 @@ impl Health {
             pause_ns: nanoseconds(pause),
             next_beat_ns: now_ns,
             looked_ns: now_ns,
-            peers: vec![Peer { heard_ns: now_ns, beat: None, offset: None }; world],
+            peers: vec![Peer { heard_ns: now_ns + nanoseconds(START), beat: None, offset: None }; world],
         }
     }
 
@@ -98,7 +101,7 @@ impl Health {
         let gap = now_ns.saturating_sub(self.looked_ns);
         self.looked_ns = now_ns;
         if gap > self.pause_ns {
-            self.peers.iter_mut().for_each(|peer| peer.heard_ns = (peer.heard_ns + gap).min(now_ns));
+            self.peers.iter_mut().for_each(|peer| peer.heard_ns = (peer.heard_ns + gap).min(now_ns).max(peer.heard_ns));
         }
         let others = self.peers.iter().enumerate().filter(|&(rank, _)| rank != self.rank);
         let (rank, peer) = others.min_by_key(|(_, peer)| peer.heard_ns)?;
@@ -120,26 +123,26 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    const START: u64 = 1_000_000 * MS;
+    const BEGIN: u64 = 1_000_000 * MS;
 
     fn health() -> Health {
-        Health::new(0, 3, Duration::from_secs(1), START)
+        Health::new(0, 3, Duration::from_secs(1), BEGIN)
     }
 
     #[test]
     fn ten_beats_a_timeout() {
         let mut health = health();
-        let beats = (0..1000).filter(|ms| health.is_beat_due(START + ms * MS)).count();
+        let beats = (0..1000).filter(|ms| health.is_beat_due(BEGIN + ms * MS)).count();
         assert_eq!(beats, 10);
-        let mut patient = Health::new(0, 3, Duration::from_secs(60), START);
-        assert_eq!((0..10_000).filter(|ms| patient.is_beat_due(START + ms * MS)).count(), 10);
+        let mut patient = Health::new(0, 3, Duration::from_secs(60), BEGIN);
+        assert_eq!((0..10_000).filter(|ms| patient.is_beat_due(BEGIN + ms * MS)).count(), 10);
     }
 
     #[test]
     fn the_silent_one_is_named_after_the_timeout_and_not_before() {
         let mut health = health();
         for ms in 0..3000 {
-            let now = START + ms * MS;
+            let now = BEGIN + ms * MS;
             if ms % 100 == 0 {
                 health.heard(1, now);
             }
@@ -156,11 +159,19 @@ mod tests {
     }
 
     #[test]
+    fn hosts_need_not_start_at_once() {
+        let mut health = health();
+        let named = (0..20_000).step_by(10).find(|ms| health.silent(BEGIN + ms * MS).is_some());
+        assert_eq!(named, Some(6010));
+    }
+
+    #[test]
     fn nobody_is_judged_by_time_in_which_we_did_not_run() {
         let mut health = health();
-        assert_eq!(health.silent(START + 50 * MS), None);
+        [1, 2].map(|rank| health.heard(rank, BEGIN));
+        assert_eq!(health.silent(BEGIN + 50 * MS), None);
         // Stopped for an hour.
-        let woken = START + 3_600_000 * MS;
+        let woken = BEGIN + 3_600_000 * MS;
         assert_eq!(health.silent(woken), None);
         assert_eq!(health.silent(woken + 50 * MS), None);
         health.heard(1, woken + 60 * MS);
@@ -172,18 +183,18 @@ mod tests {
     #[test]
     fn the_offset_of_clocks_is_found_through_jitter() {
         const AHEAD: u64 = 5000 * MS;
-        let (mut ours, mut theirs) = (health(), Health::new(1, 3, Duration::from_secs(1), START + AHEAD));
+        let (mut ours, mut theirs) = (health(), Health::new(1, 3, Duration::from_secs(1), BEGIN + AHEAD));
         for round in 0..20 {
-            let sent = START + round * 100 * MS;
+            let sent = BEGIN + round * 100 * MS;
             let came = sent + 2 * MS + AHEAD;
             theirs.beat(0, sent, ours.echo(1, sent), came);
             let answered = came + 7 * MS;
             let back = if round % 3 == 1 { 30 } else { 2 };
             ours.beat(1, answered, theirs.echo(0, answered), answered - AHEAD + back * MS);
         }
-        assert_eq!(ours.to_own_clock(1, START + AHEAD + 123), START + 123);
-        let error = theirs.to_own_clock(0, START).abs_diff(START + AHEAD);
+        assert_eq!(ours.to_own_clock(1, BEGIN + AHEAD + 123), BEGIN + 123);
+        let error = theirs.to_own_clock(0, BEGIN).abs_diff(BEGIN + AHEAD);
         assert!(error <= MS, "{error} ns");
-        assert_eq!(ours.to_own_clock(2, START), START);
+        assert_eq!(ours.to_own_clock(2, BEGIN), BEGIN);
     }
 }

@@ -27,6 +27,7 @@ mod sum;
 mod tag;
 #[cfg(test)]
 mod tests;
+mod together;
 mod wire;
 
 pub use communicator::{Communicator, Received};
@@ -36,6 +37,7 @@ pub use measure::Rates;
 pub use processes::leave;
 pub use sum::{Pending, Summand};
 pub use tag::{Purpose, Tag};
+pub use together::together;
 
 use crate::byte_size::ByteSize;
 use serde::{Deserialize, Serialize};
