@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn nobody_is_judged_by_time_in_which_we_did_not_run() {
         let mut health = health();
-        [1, 2].map(|rank| health.heard(rank, BEGIN));
+        [1, 2].into_iter().for_each(|rank| health.heard(rank, BEGIN));
         assert_eq!(health.silent(BEGIN + 50 * MS), None);
         // Stopped for an hour.
         let woken = BEGIN + 3_600_000 * MS;

@@ -201,7 +201,7 @@ impl Carrier {
         };
         match end {
             End::Finalize => self.world.finalize(),
-            End::Leave => drop(self.world),
+            End::Leave => {} // MPI is left as it is
             End::Abort(lost) => {
                 tracing::error!("{}; this rank did not stop within {:.1} s", lost.error(), self.timeout.as_secs_f64());
                 self.world.abort(1);
@@ -218,7 +218,7 @@ impl Carrier {
         }
         let now_ns = self.desk.clock.now_ns();
         if self.health.is_beat_due(now_ns) && !self.farewell {
-            self.to_peers(|carrier, peer| {
+            self.each_peer(|carrier, peer| {
                 let echo = carrier.health.echo(peer, now_ns);
                 Frame { kind: Kind::Beat(echo), sent_ns: now_ns, payload: Vec::new() }
             });
@@ -304,7 +304,7 @@ impl Carrier {
     fn tell(&mut self, lost: &Lost) {
         self.learn(lost.clone());
         let now_ns = self.desk.clock.now_ns();
-        self.to_peers(|_, _| Frame::lost(lost, now_ns));
+        self.each_peer(|_, _| Frame::lost(lost, now_ns));
     }
 
     fn fail(&mut self, fault: Fault) {
@@ -314,10 +314,10 @@ impl Carrier {
 
     fn say(&mut self, kind: Kind) {
         let sent_ns = self.desk.clock.now_ns();
-        self.to_peers(|_, _| Frame { kind, sent_ns, payload: Vec::new() });
+        self.each_peer(|_, _| Frame { kind, sent_ns, payload: Vec::new() });
     }
 
-    fn to_peers(&mut self, frame: impl Fn(&Carrier, usize) -> Frame) {
+    fn each_peer(&mut self, frame: impl Fn(&Carrier, usize) -> Frame) {
         let own = self.desk.rank;
         for peer in (0..self.farewells.len()).filter(|&peer| peer != own) {
             let frame = frame(self, peer);

@@ -235,7 +235,6 @@ fn next_number(root: &Path, name: &str) -> Result<u64, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     fn name(folder: &RunFolder) -> String {
         folder.path().file_name().expect("a name").to_string_lossy().into_owned()
