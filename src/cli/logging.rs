@@ -47,6 +47,8 @@ pub fn start_logging(quiet: bool) {
 pub fn log_to(folder: &Path, rank: usize) -> Result<()> {
     let path = log_path(folder, rank);
     let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("write", &path))?;
+    let (version, process) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    writeln!(file, "tidemill {version}, rank {rank}, process {process}").map_err(Error::io("write", &path))?;
     let mut log = lock();
     if let Log::Kept(lines) = &*log {
         file.write_all(lines).map_err(Error::io("write", &path))?;
