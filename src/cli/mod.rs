@@ -6,12 +6,15 @@ mod eval;
 mod generate;
 mod inspect;
 mod partition;
+mod logging;
 mod table;
 mod train;
 
+pub use logging::{log_error, log_to, start_logging};
+
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use tidemill_data::dataset::DataConfig;
 use tidemill_data::stream::EventStream;
@@ -72,17 +75,6 @@ impl Cli {
             Command::Bench(args) => bench::run(&args),
         }
     }
-}
-
-/// Sends log lines to standard error: warnings if `quiet`, else notices too; `RUST_LOG` overrides both.
-pub fn start_logging(quiet: bool) {
-    use tracing_subscriber::EnvFilter;
-    let level = if quiet { "warn" } else { "info" };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let lines = lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).without_time();
-    // Fails only where a program that uses the library has set up logging of its own.
-    let _ = lines.try_init();
 }
 
 /// Reads a stream; what the reader notices is logged.

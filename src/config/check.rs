@@ -29,6 +29,7 @@ impl Config {
         checks.threads()?;
         checks.pipeline()?;
         checks.partition()?;
+        checks.comm()?;
         checks.later_releases()
     }
 
@@ -255,6 +256,22 @@ impl Checks<'_> {
         )
     }
 
+    fn comm(&self) -> Check {
+        let comm = &self.config.comm;
+        self.refuse(
+            !(0.5..=86_400.0).contains(&comm.timeout_s),
+            "comm.timeout_s",
+            "a rank is alive if it gives signs of life ten times in that many seconds",
+            "set a number from 0.5 to 86400; 60 is usual",
+        )?;
+        self.refuse(
+            !(1 << 10..=1 << 30).contains(&comm.bucket_bytes.0),
+            "comm.bucket_bytes",
+            "a message of that size is no use",
+            "set a size from \"1KiB\" to \"1GiB\"; \"1MiB\" is usual",
+        )
+    }
+
     /// Tables whose mechanism is not made yet, and keys of others that do nothing yet.
     fn later_releases(&self) -> Check {
         let default = Config::default().table();
@@ -290,7 +307,6 @@ const LATER: &[(&str, &str)] = &[
     ("sync", "syncing rows between ranks"),
     ("replay", "replay of other ranks' events"),
     ("gradient", "exchanging gradients between ranks"),
-    ("comm", "communication between ranks"),
     ("pipeline.queue_min", "queues that size themselves"),
     ("pipeline.adapt_every_s", "queues that size themselves"),
 ];
