@@ -2,6 +2,7 @@
 //!
 //! Errors of the crates below are wrapped, never flattened: `main` prints the whole chain as one sentence.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -203,7 +204,7 @@ impl Error {
 }
 
 /// How a rank was lost.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Loss {
     /// It told the others of its error.
     Failed {

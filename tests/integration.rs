@@ -12,5 +12,7 @@ mod experiments;
 mod kill;
 #[path = "integration/layering.rs"]
 mod layering;
+#[path = "integration/partition.rs"]
+mod partition;
 #[path = "integration/usage.rs"]
 mod usage;

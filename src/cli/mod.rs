@@ -5,12 +5,16 @@ mod convert;
 mod eval;
 mod generate;
 mod inspect;
+mod partition;
+mod logging;
 mod table;
 mod train;
 
+pub use logging::{log_error, log_to, start_logging};
+
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use tidemill_data::dataset::DataConfig;
 use tidemill_data::stream::EventStream;
@@ -40,6 +44,7 @@ enum Command {
     Inspect(inspect::Args),
     Convert(convert::Args),
     Generate(generate::Args),
+    Partition(partition::Args),
     Bench(bench::Args),
 }
 
@@ -51,7 +56,7 @@ impl Cli {
             Command::Eval(args) => args.quiet,
             Command::Convert(args) => args.quiet,
             Command::Generate(args) => args.quiet,
-            Command::Inspect(_) | Command::Bench(_) => false,
+            Command::Inspect(_) | Command::Partition(_) | Command::Bench(_) => false,
         }
     }
 
@@ -66,20 +71,10 @@ impl Cli {
             Command::Inspect(args) => inspect::run(&args),
             Command::Convert(args) => convert::run(&args),
             Command::Generate(args) => generate::run(&args),
+            Command::Partition(args) => partition::run(&args),
             Command::Bench(args) => bench::run(&args),
         }
     }
-}
-
-/// Sends log lines to standard error: warnings if `quiet`, else notices too; `RUST_LOG` overrides both.
-pub fn start_logging(quiet: bool) {
-    use tracing_subscriber::EnvFilter;
-    let level = if quiet { "warn" } else { "info" };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let lines = lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).without_time();
-    // Fails only where a program that uses the library has set up logging of its own.
-    let _ = lines.try_init();
 }
 
 /// Reads a stream; what the reader notices is logged.

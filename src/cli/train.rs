@@ -1,6 +1,6 @@
 //! `tidemill train`: from a configuration to a trained model in a run folder.
 
-use super::{print, table};
+use super::{log_to, print, table};
 use crate::comms::Launch;
 use crate::config::Config;
 use crate::device;
@@ -43,7 +43,8 @@ pub(super) struct Args {
 
 /// Runs the command.
 pub(super) fn run(args: Args) -> Result<()> {
-    Launch::from_env()?.require_alone()?;
+    let launch = Launch::from_env()?;
+    launch.require_alone()?;
     device::passive_wait();
     let config = match (&args.resume, &args.config) {
         (Some(folder), _) => Config::resume(&folder.join("config.toml"), &args.set)?,
@@ -70,6 +71,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         Some(folder) => trainer.resume_run(folder, console)?,
         None => trainer.start_run(args.out.as_deref(), &name, console)?,
     }
+    log_to(trainer.run_folder().expect("the run has a folder"), launch.rank)?;
+    device::hint_at_cores(launch);
     if args.trace.is_some() {
         trainer.keep_trace();
     }

@@ -3,9 +3,11 @@
 use super::CommConfig;
 use super::clock::{Clock, system_time};
 use super::desk::{Arrived, Desk, Lost};
+use super::launch::Launch;
 use super::ledger::Ledger;
 use super::local::Threads;
-use super::tag::{Key, Tag};
+use super::processes::{self, Processes};
+use super::tag::{Key, Purpose, Tag};
 use crate::error::{Error, Loss, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -49,6 +51,7 @@ pub(super) struct Member {
 enum Way {
     Alone,
     Threads(Threads),
+    Processes(Processes),
 }
 
 impl Communicator {
@@ -72,6 +75,36 @@ impl Communicator {
     /// If `world` is 0.
     pub fn local_poisoned(world: usize, config: &CommConfig) -> Vec<Communicator> {
         Communicator::threads(world, config, true)
+    }
+
+    /// The ranks that mpirun started, each a process. Starts MPI and the thread that owns it.
+    ///
+    /// # Errors
+    /// This build has no MPI, MPI can not be started (it can be once per process), or it sees other ranks than the launcher.
+    pub fn mpi(config: &CommConfig) -> Result<Communicator> {
+        let launch = Launch::from_env()?;
+        let (desk, processes) = Processes::start(config)?;
+        let comm = Communicator::new(desk, Way::Processes(processes), config);
+        if launch.world > 1 && launch.world != comm.world() {
+            let error = Error::Comms {
+                problem: format!("the launcher started {} ranks, but MPI sees {}", launch.world, comm.world()),
+                mend: "start with the mpirun of the MPI library that tidemill was built with".to_owned(),
+            };
+            comm.abandon(&error);
+            return Err(error);
+        }
+        Ok(comm)
+    }
+
+    /// The ranks that the launcher started: alone without MPI, or under mpirun with it.
+    ///
+    /// # Errors
+    /// As [`mpi`](Communicator::mpi).
+    pub fn launched(config: &CommConfig) -> Result<Communicator> {
+        match Launch::from_env()? {
+            Launch { world: 1, rank: 0, .. } => Ok(Communicator::alone()),
+            _ => Communicator::mpi(config),
+        }
     }
 
     fn threads(world: usize, config: &CommConfig, poison: bool) -> Vec<Communicator> {
@@ -144,6 +177,11 @@ impl Communicator {
         self.member.desk.close_below(sequence);
     }
 
+    /// Counts bytes that this rank sent by other ways than messages, as between GPUs.
+    pub fn count_elsewhere(&self, purpose: Purpose, bytes: usize) {
+        self.member.desk.count_sent(purpose, bytes);
+    }
+
     /// What crossed so far, and what was waited for it.
     pub fn ledger(&self) -> Ledger {
         self.member.desk.ledger()
@@ -154,21 +192,29 @@ impl Communicator {
     /// # Errors
     /// A rank is lost.
     pub fn finish(self) -> Result<()> {
-        self.member.end();
-        self.member.desk.wait_for_departures()
+        if !self.member.ended.swap(true, Ordering::AcqRel) {
+            self.member.desk.depart(self.rank());
+            self.member.way.depart();
+        }
+        self.member.desk.wait_for_departures()?;
+        if matches!(self.member.way, Way::Processes(_)) {
+            processes::leave();
+        }
+        Ok(())
     }
 
     /// Ends a run that failed: the others' calls end with one error that names this rank and `error`, unless they know of a
-    /// lost rank already.
+    /// lost rank already. A run stopped on request ends on all ranks alike, so nothing is told. Under mpirun the process says
+    /// its error next and then calls [`leave`](crate::comms::leave).
     pub fn abandon(self, error: &Error) {
-        self.member.lose(match error {
-            Error::PeerLost { rank, loss } => Lost { rank: *rank, loss: loss.clone() },
+        match error {
+            Error::Stopped { .. } => {}
+            Error::PeerLost { rank, loss } => self.member.lose(Lost { rank: *rank, loss: loss.clone() }),
             _ => {
-                let loss = Loss::Failed { sentence: error.sentence(), exit_code: error.exit_code() };
-                Lost { rank: self.rank(), loss }
+                self.member.lose_self(Loss::Failed { sentence: error.sentence(), exit_code: error.exit_code() });
             }
-        });
-        self.member.end();
+        }
+        self.member.end_in_failure();
     }
 
     pub(super) fn post(&self, to: usize, key: Key, bytes: Vec<u8>) -> Result<()> {
@@ -212,9 +258,10 @@ impl Member {
         self.lose(Lost { rank: self.desk.rank, loss });
     }
 
-    /// Tells all ranks that this one sends nothing more.
-    fn end(&self) {
-        if !self.ended.swap(true, Ordering::AcqRel) {
+    /// Ends this rank's part. A thread departs at once, a process once it has told its error: mpirun ends all processes when
+    /// the first one fails.
+    fn end_in_failure(&self) {
+        if !self.ended.swap(true, Ordering::AcqRel) && !matches!(self.way, Way::Processes(_)) {
             self.desk.depart(self.desk.rank);
             self.way.depart();
         }
@@ -224,7 +271,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.lose_self(Loss::Dropped);
-        self.end();
+        self.end_in_failure();
     }
 }
 
@@ -233,6 +280,7 @@ impl Way {
         match self {
             Way::Alone => unreachable!("alone there is nobody else"),
             Way::Threads(threads) => threads.post(to, key, sent_ns, bytes),
+            Way::Processes(processes) => processes.post(to, key, sent_ns, bytes),
         }
     }
 
@@ -240,6 +288,7 @@ impl Way {
         match self {
             Way::Alone => {}
             Way::Threads(threads) => threads.announce(lost),
+            Way::Processes(processes) => processes.announce(lost),
         }
     }
 
@@ -247,6 +296,7 @@ impl Way {
         match self {
             Way::Alone => {}
             Way::Threads(threads) => threads.depart(),
+            Way::Processes(processes) => processes.depart(),
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::error::{Error, Loss, Result};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// A message that has arrived.
@@ -45,6 +46,8 @@ pub(super) struct Desk {
     changed: Condvar,
     /// Threads asleep in [`Desk::take`]; read by the thread that owns MPI to decide how long it may sleep.
     waiting: AtomicUsize,
+    /// Who brings the messages, if it has to be told that one is awaited.
+    carrier: OnceLock<Thread>,
 }
 
 struct State {
@@ -60,7 +63,8 @@ impl Desk {
     pub(super) fn new(rank: usize, world: usize, clock: Clock) -> Desk {
         let departed = vec![false; world];
         let state = State { messages: HashMap::new(), departed, lost: None, closed_below: 0, ledger: Ledger::default() };
-        Desk { rank, world, clock, state: Mutex::new(state), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
+        let (waiting, carrier) = (AtomicUsize::new(0), OnceLock::new());
+        Desk { rank, world, clock, state: Mutex::new(state), changed: Condvar::new(), waiting, carrier }
     }
 
     /// A thread that panicked while it held the lock left whole messages: each change is one insertion or removal.
@@ -135,9 +139,18 @@ impl Desk {
         self.changed.notify_all();
     }
 
-    /// Whether every rank, this one included, has said that it will send nothing more.
-    pub(super) fn all_departed(&self) -> bool {
-        self.state().departed.iter().all(|&departed| departed)
+    /// Whether every rank, this one included, but not one that is gone, has said that it will send nothing more.
+    pub(super) fn all_departed_but(&self, gone: Option<usize>) -> bool {
+        self.state().departed.iter().enumerate().all(|(rank, &departed)| departed || Some(rank) == gone)
+    }
+
+    /// Has a thread unparked whenever another falls asleep until a message comes.
+    pub(super) fn wake_for_waiters(&self, carrier: Thread) {
+        self.carrier.set(carrier).expect("one carrier");
+    }
+
+    pub(super) fn count_received(&self, purpose: Purpose, bytes: usize) {
+        self.state().ledger.count_received(purpose, bytes);
     }
 
     /// Sleeps until every rank has departed.
@@ -224,6 +237,9 @@ struct Sleep<'a> {
 impl Sleep<'_> {
     fn begin(desk: &Desk) -> Sleep<'_> {
         desk.waiting.fetch_add(1, Ordering::Relaxed);
+        if let Some(carrier) = desk.carrier.get() {
+            carrier.unpark();
+        }
         Sleep { desk, since: Instant::now(), since_ns: desk.clock.now_ns() }
     }
 }

@@ -47,7 +47,9 @@ impl Launch {
         let world = number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_NTASKS"], 1)?;
         let rank = number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"], 0)?;
         let local_rank = number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"], 0)?;
-        let local_world = number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"], 1)?;
+        let node = number(&["SLURM_NODEID"], 0)?;
+        let of_step = lookup("SLURM_STEP_TASKS_PER_NODE").and_then(|counts| tasks_of_node(&counts, node));
+        let local_world = number(&["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"], of_step.unwrap_or(1))?;
         Ok(Launch { rank, world: world.max(1), local_rank, local_world: local_world.max(1) })
     }
 
@@ -67,6 +69,19 @@ impl Launch {
             mend: "start tidemill once, without mpirun".to_owned(),
         })
     }
+}
+
+/// Slurm's tasks of one node, from a list such as `4(x2),3`: four on each of two nodes, three on the next.
+fn tasks_of_node(counts: &str, node: usize) -> Option<usize> {
+    let mut first = 0;
+    for group in counts.split(',') {
+        let (tasks, nodes) = group.split_once("(x").unwrap_or((group, "1"));
+        first += nodes.trim_end_matches(')').parse::<usize>().ok()?;
+        if node < first {
+            return tasks.parse().ok();
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -90,6 +105,24 @@ mod tests {
         assert!(found.require_alone().unwrap_err().sentence().contains("4 ranks were started"));
         assert_eq!(launch(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).unwrap().world, 2);
         assert_eq!(launch(&[("PMIX_RANK", "0"), ("SLURM_NTASKS", "8")]).unwrap().world, 8);
+    }
+
+    #[test]
+    fn slurm_says_how_many_ranks_a_host_has() {
+        for (node, expected) in [("0", 4), ("1", 4), ("2", 3), ("3", 1)] {
+            let variables = [
+                ("PMIX_RANK", "9"),
+                ("SLURM_NTASKS", "12"),
+                ("SLURM_LOCALID", "1"),
+                ("SLURM_NODEID", node),
+                ("SLURM_STEP_TASKS_PER_NODE", "4(x2),3,1"),
+            ];
+            let found = launch(&variables).unwrap();
+            assert_eq!(found, Launch { rank: 9, world: 12, local_rank: 1, local_world: expected });
+        }
+        for odd in ["", "x", "4(x", "4(x2"] {
+            assert_eq!(tasks_of_node(odd, 7), None);
+        }
     }
 
     #[test]

@@ -12,24 +12,32 @@ mod clock;
 mod collective;
 mod communicator;
 mod desk;
+mod health;
 mod launch;
 mod ledger;
 mod local;
+mod measure;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(not(feature = "mpi"))]
 #[path = "stub.rs"]
 mod mpi;
+mod processes;
 mod sum;
 mod tag;
 #[cfg(test)]
 mod tests;
+mod together;
+mod wire;
 
 pub use communicator::{Communicator, Received};
 pub use launch::Launch;
 pub use ledger::{Account, Ledger};
+pub use measure::Rates;
+pub use processes::leave;
 pub use sum::{Pending, Summand};
 pub use tag::{Purpose, Tag};
+pub use together::together;
 
 use crate::byte_size::ByteSize;
 use serde::{Deserialize, Serialize};

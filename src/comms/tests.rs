@@ -329,9 +329,18 @@ fn a_handle_serves_any_thread_of_its_rank() {
     });
 }
 
-#[cfg(not(feature = "mpi"))]
 #[test]
-fn a_build_without_mpi_says_so() {
-    let error = Communicator::mpi(&CommConfig::default()).err().expect("no MPI in this build");
-    assert!(error.sentence().contains("built without MPI") && error.sentence().contains("cargo build"));
+fn measured_rates_are_the_same_on_all_ranks() {
+    for world in WORLDS {
+        let rates = on_ranks(Communicator::local(world, &config(1 << 20)), |comm| {
+            let rates = comm.measure(0).unwrap();
+            comm.finish().unwrap();
+            rates
+        });
+        assert_eq!(rates[0].is_some(), world > 1);
+        for rate in rates.iter().flatten() {
+            assert_eq!(Some(*rate), rates[0]);
+            assert!(rate.latency_s > 0.0 && rate.bytes_per_s > 1e6 && rate.messages_per_s > 1e2, "{rate:?}");
+        }
+    }
 }

@@ -28,6 +28,8 @@ impl Config {
         checks.eval()?;
         checks.threads()?;
         checks.pipeline()?;
+        checks.partition()?;
+        checks.comm()?;
         checks.later_releases()
     }
 
@@ -240,6 +242,33 @@ impl Checks<'_> {
             "pipeline.staleness",
             "a batch that is so far behind learns from another state than it scores",
             "write 16 or less; 0 is exact",
+        )
+    }
+
+    fn partition(&self) -> Check {
+        let partition = &self.config.partition;
+        self.at_least_one(partition.window_events, "partition.window_events", "the number of events of a window")?;
+        self.refuse(
+            partition.rebalance_above.is_nan() || partition.rebalance_above < 1.0,
+            "partition.rebalance_above",
+            "the busiest rank never has less than the mean",
+            "set 1.0 or more (1.2 is usual); inf moves nothing",
+        )
+    }
+
+    fn comm(&self) -> Check {
+        let comm = &self.config.comm;
+        self.refuse(
+            !(0.5..=86_400.0).contains(&comm.timeout_s),
+            "comm.timeout_s",
+            "a rank is alive if it gives signs of life ten times in that many seconds",
+            "set a number from 0.5 to 86400; 60 is usual",
+        )?;
+        self.refuse(
+            !(1 << 10..=1 << 30).contains(&comm.bucket_bytes.0),
+            "comm.bucket_bytes",
+            "a message of that size is no use",
+            "set a size from \"1KiB\" to \"1GiB\"; \"1MiB\" is usual",
         )
     }
 

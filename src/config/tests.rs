@@ -88,8 +88,12 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[sync]\neps_grad = 0.01", &["line 2: sync.eps_grad = 0.01:", "leave it at 0.0"]),
     ("[replay]\nl_max = 1000", &["line 2: replay.l_max = 1000:", "leave it at 0"]),
     ("[gradient]\nmode = \"racom\"", &["line 2: gradient.mode = \"racom\":", "leave it at \"allreduce\""]),
-    ("[partition]\nstrategy = \"hash\"", &["line 2: partition.strategy = \"hash\":", "leave it at \"fennel\""]),
-    ("[comm]\nbucket_bytes = \"2MiB\"", &["line 2: comm.bucket_bytes = \"2MiB\":", "leave it at \"1MiB\""]),
+    ("[partition]\nstrategy = \"metis\"", &["line 2: partition.strategy:", "`metis`", "`fennel`"]),
+    ("[partition]\nwindow_events = 0", &["line 2: partition.window_events = 0:", "set 1 or more"]),
+    ("[partition]\nrebalance_above = 0.9", &["line 2: partition.rebalance_above = 0.9:", "set 1.0 or more"]),
+    ("[comm]\nbucket_bytes = 10", &["line 2: comm.bucket_bytes = ", "from \"1KiB\" to \"1GiB\""]),
+    ("[comm]\ntimeout_s = 0.1", &["line 2: comm.timeout_s = 0.1:", "set a number from 0.5"]),
+    ("[comm]\ntimeout_s = nan", &["line 2: comm.timeout_s = nan:", "set a number from 0.5"]),
 ];
 
 #[test]

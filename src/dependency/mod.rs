@@ -4,6 +4,7 @@
 //! of who holds which copy. The configuration's defaults are the exact mode. Deliberately absent: tensors and messages.
 
 pub mod copies;
+pub mod count;
 pub mod plan;
 pub mod routes;
 

@@ -9,11 +9,57 @@ const GUARD: &str = "TIDEMILL_RESTARTED";
 
 /// Threads for this rank: as configured, or the cores shared evenly by the ranks of this host.
 pub fn thread_count(configured: usize, launch: Launch) -> usize {
-    if configured > 0 {
-        return configured;
+    if configured > 0 { configured } else { Cores::of_this_process().share(launch.local_world) }
+}
+
+/// What this process may use of its host.
+#[derive(Clone, Copy, Debug)]
+struct Cores {
+    /// All that the host has.
+    host: usize,
+    /// Those that this process may run on.
+    available: usize,
+    /// Whether the launcher chose them for this rank, so that other ranks have others.
+    bound: bool,
+}
+
+impl Cores {
+    fn of_this_process() -> Cores {
+        // SAFETY: asks for a number.
+        let host = usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(1);
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let bound = std::env::var_os("OMPI_MCA_orte_bound_at_launch").is_some_and(|value| value == "1");
+        Cores { host: host.max(available), available, bound }
     }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (cores / launch.local_world).max(1)
+
+    /// One rank's share; a set that a launcher bound is the rank's own, unless it is a whole socket and others run on it too.
+    fn share(self, ranks: usize) -> usize {
+        let even = |cores: usize| (cores / ranks).max(1);
+        if self.bound { self.available.min(even(self.host)) } else { even(self.available) }
+    }
+
+    /// What keeps the ranks of this host from using it well, with the mend.
+    fn hint(self, ranks: usize) -> Option<String> {
+        let cores = if self.bound { self.host } else { self.available };
+        if ranks > cores {
+            return Some(format!("{ranks} ranks share {cores} cores of this host: start fewer, or more hosts"));
+        }
+        let fair = (self.host / ranks).max(1);
+        (self.bound && self.available < fair).then(|| {
+            let cores = self.available;
+            format!(
+                "mpirun bound this rank to {cores} of the {fair} cores that are its share: start with mpirun --bind-to none, or --map-by slot:PE={fair}"
+            )
+        })
+    }
+}
+
+/// Logs what keeps the ranks of this host from using it well; the host's first rank does so for all.
+pub fn hint_at_cores(launch: Launch) {
+    let hint = if launch.local_rank == 0 { Cores::of_this_process().hint(launch.local_world) } else { None };
+    if let Some(hint) = hint {
+        tracing::warn!("{hint}");
+    }
 }
 
 /// Gives libtorch and rayon their threads: `configured` for the rank (0: its share of the host's cores), `intra_op` of them
@@ -61,6 +107,21 @@ mod tests {
     fn ranks_of_a_host_share_its_cores() {
         let cores = std::thread::available_parallelism().unwrap().get();
         assert_eq!(thread_count(0, Launch::ALONE), cores);
+        let host = |host, available, bound| Cores { host, available, bound };
+        for (cores, ranks, expected) in [
+            (host(64, 64, false), 4, 16),
+            (host(64, 4, false), 4, 1),  // a container's quota
+            (host(64, 1, true), 2, 1),   // bound to a core each
+            (host(64, 32, true), 4, 16), // bound to sockets
+            (host(64, 8, true), 2, 8),   // bound to eight cores each
+            (host(2, 2, false), 4, 1),
+        ] {
+            assert_eq!(cores.share(ranks), expected, "{cores:?} for {ranks} ranks");
+        }
+        assert_eq!(host(64, 32, true).hint(4), None);
+        assert_eq!(host(2, 2, false).hint(1), None);
+        assert!(host(2, 2, false).hint(4).is_some_and(|hint| hint.contains("4 ranks share 2 cores")));
+        assert!(host(64, 1, true).hint(2).is_some_and(|hint| hint.contains("--bind-to none")));
         assert_eq!(thread_count(3, Launch { local_world: 64, ..Launch::ALONE }), 3);
         assert_eq!(thread_count(0, Launch { local_world: 4 * cores, ..Launch::ALONE }), 1);
     }

@@ -3,80 +3,75 @@
 use super::Ends;
 use tidemill_data::id::NodeId;
 
-/// Nodes with events, numbered in the order of their first event, and their neighbors with the number of common events.
+/// Nodes with events, numbered in the order of their first event, and their neighbors with the weight of common events.
 #[derive(Clone, Debug)]
 pub(super) struct EventGraph {
     /// The nodes.
     pub(super) nodes: Vec<NodeId>,
-    /// Endpoints of events that each node is; a self-loop is two. Their sum is twice the number of events.
+    /// Endpoints of the first window's events that each node is; a self-loop is two.
     pub(super) load: Vec<u64>,
+    /// Weight of an event of the first window.
+    pub(super) unit: u64,
     /// Where each node's neighbors start, `[nodes + 1]`.
     start: Vec<usize>,
-    neighbor: Vec<u32>,
-    weight: Vec<u32>,
+    /// Neighbor and weight of the common events; ascending in each row, none twice.
+    neighbor: Vec<(u32, u32)>,
 }
 
 impl EventGraph {
-    /// The graph of some events among the nodes `0..nodes`.
+    /// The graph of some events among the nodes `0..nodes`; each event weighs 1.
     pub(super) fn new(nodes: u32, ends: &[Ends]) -> EventGraph {
-        let mut number = vec![u32::MAX; nodes as usize];
-        let mut seen = Vec::new();
-        for &node in ends.iter().flatten() {
-            if number[node.index()] == u32::MAX {
-                number[node.index()] = seen.len() as u32;
-                seen.push(node);
-            }
-        }
-        let mut load = vec![0u64; seen.len()];
-        let mut start = vec![0usize; seen.len() + 1];
-        let numbered = || ends.iter().map(|[a, b]| [number[a.index()] as usize, number[b.index()] as usize]);
-        for [a, b] in numbered() {
-            load[a] += 1;
-            load[b] += 1;
-            if a != b {
-                start[a + 1] += 1;
-                start[b + 1] += 1;
-            }
-        }
-        for i in 1..start.len() {
-            start[i] += start[i - 1];
-        }
-        let mut next = start.clone();
-        let mut neighbor = vec![0u32; start[seen.len()]];
-        for [a, b] in numbered().filter(|[a, b]| a != b) {
-            for (near, far) in [(a, b), (b, a)] {
-                neighbor[next[near]] = far as u32;
-                next[near] += 1;
-            }
-        }
-        let weight = vec![1; neighbor.len()];
-        let mut graph = EventGraph { nodes: seen, load, start, neighbor, weight };
+        EventGraph::decaying(nodes, &[ends])
+    }
+
+    /// The graph of some windows, the first of which counts most: an event of each further one weighs half as much.
+    pub(super) fn decaying(nodes: u32, windows: &[&[Ends]]) -> EventGraph {
+        let most = 1u32 << (windows.len() - 1);
+        let seen = Numbering::of(nodes, windows);
+        let mut load = vec![0u64; seen.nodes.len()];
+        seen.ends(windows[0]).flatten().for_each(|node| load[node] += 1);
+        let mut graph =
+            EventGraph { load, unit: u64::from(most), start: Vec::new(), neighbor: Vec::new(), nodes: Vec::new() };
+        graph.start = seen.row_starts(windows);
+        graph.fill(&seen, windows, most);
         graph.merge_repeats();
+        graph.nodes = seen.nodes;
         graph
+    }
+
+    /// Writes each event into both endpoints' rows.
+    fn fill(&mut self, seen: &Numbering, windows: &[&[Ends]], most: u32) {
+        self.neighbor = vec![(0, 0); *self.start.last().expect("there is an end")];
+        let mut next = self.start.clone();
+        for (age, window) in windows.iter().enumerate() {
+            for [a, b] in seen.ends(window).filter(|[a, b]| a != b) {
+                for (near, far) in [(a, b), (b, a)] {
+                    self.neighbor[next[near]] = (far as u32, most >> age);
+                    next[near] += 1;
+                }
+            }
+        }
     }
 
     /// Makes each neighbor of a node one entry.
     fn merge_repeats(&mut self) {
         let mut to = 0;
-        for node in 0..self.nodes.len() {
+        for node in 0..self.start.len() - 1 {
             let row = std::mem::replace(&mut self.start[node], to)..self.start[node + 1];
             self.neighbor[row.clone()].sort_unstable();
             let first = to;
             for at in row {
-                let far = self.neighbor[at];
-                if to > first && self.neighbor[to - 1] == far {
-                    self.weight[to - 1] += 1;
+                let (far, weight) = self.neighbor[at];
+                if to > first && self.neighbor[to - 1].0 == far {
+                    self.neighbor[to - 1].1 += weight;
                 } else {
-                    (self.neighbor[to], self.weight[to]) = (far, 1);
+                    self.neighbor[to] = (far, weight);
                     to += 1;
                 }
             }
         }
-        if let Some(end) = self.start.last_mut() {
-            *end = to;
-        }
+        *self.start.last_mut().expect("there is an end") = to;
         self.neighbor.truncate(to);
-        self.weight.truncate(to);
     }
 
     /// Number of nodes.
@@ -84,9 +79,47 @@ impl EventGraph {
         self.nodes.len()
     }
 
-    /// A node's neighbors and the number of events with each; itself is none of them.
+    /// A node's neighbors and the weight of the events with each; itself is none of them.
     pub(super) fn neighbors(&self, node: usize) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let row = self.start[node]..self.start[node + 1];
-        self.neighbor[row.clone()].iter().map(|&far| far as usize).zip(self.weight[row].iter().map(|&w| u64::from(w)))
+        let row = &self.neighbor[self.start[node]..self.start[node + 1]];
+        row.iter().map(|&(far, weight)| (far as usize, u64::from(weight)))
+    }
+}
+
+/// The nodes of some windows, in the order of their first event there.
+struct Numbering {
+    nodes: Vec<NodeId>,
+    /// By node of the stream; `u32::MAX` if it has no event.
+    number: Vec<u32>,
+}
+
+impl Numbering {
+    fn of(nodes: u32, windows: &[&[Ends]]) -> Numbering {
+        let mut seen = Numbering { nodes: Vec::new(), number: vec![u32::MAX; nodes as usize] };
+        for &node in windows.iter().flat_map(|window| window.iter()).flatten() {
+            let number = &mut seen.number[node.index()];
+            if *number == u32::MAX {
+                *number = seen.nodes.len() as u32;
+                seen.nodes.push(node);
+            }
+        }
+        seen
+    }
+
+    fn ends<'a>(&'a self, window: &'a [Ends]) -> impl Iterator<Item = [usize; 2]> + 'a {
+        window.iter().map(|ends| ends.map(|node| self.number[node.index()] as usize))
+    }
+
+    /// Where each node's row starts, repeats included, `[nodes + 1]`.
+    fn row_starts(&self, windows: &[&[Ends]]) -> Vec<usize> {
+        let mut start = vec![0usize; self.nodes.len() + 1];
+        for [a, b] in windows.iter().flat_map(|window| self.ends(window)).filter(|[a, b]| a != b) {
+            start[a + 1] += 1;
+            start[b + 1] += 1;
+        }
+        for i in 1..start.len() {
+            start[i] += start[i - 1];
+        }
+        start
     }
 }

@@ -23,6 +23,7 @@
 //! Absent on purpose: what a rank needs of the others (`dependency`), and the moving of rows.
 
 mod event_graph;
+mod migration;
 mod primary;
 mod statistics;
 mod strategy;
@@ -37,7 +38,9 @@ pub use table::{PartitionTable, Rank};
 use primary::Primaries;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use strategy::{fennel, temporal};
 use tidemill_data::id::{EventId, NodeId};
+use tidemill_data::node_set::NodeSet;
 use tidemill_data::stream::EventStream;
 use windows::Windows;
 
@@ -110,52 +113,78 @@ impl Partition {
         config: &PartitionConfig,
         before: Option<&PartitionTable>,
     ) -> Partition {
-        let ends: Vec<Ends> = events.iter().map(|&e| [stream.source(e), stream.destination(e)]).collect();
+        let of = |e| [stream.source(e), stream.destination(e)];
+        let ends: Vec<Ends> = events.iter().map(|&e| of(e)).collect();
+        let before = before.map(|table| {
+            let mut seen = NodeSet::new(stream.nodes());
+            let earlier = 0..events.first().map_or(0, |e| e.0);
+            earlier.flat_map(|e| of(EventId(e))).for_each(|node| {
+                seen.insert(node);
+            });
+            (table, seen)
+        });
         Partition::of_ends(stream.nodes(), &ends, batch_size, ranks, config, before)
     }
 
+    /// * `before`: owners when the pass starts, and the nodes that had events before it.
     fn of_ends(
         nodes: u32,
         ends: &[Ends],
         batch_size: usize,
         ranks: usize,
         config: &PartitionConfig,
-        before: Option<&PartitionTable>,
+        before: Option<(&PartitionTable, NodeSet)>,
     ) -> Partition {
         assert!((1..=usize::from(u16::MAX)).contains(&ranks), "{ranks} ranks: a rank is a u16");
-        if let Some(table) = before {
+        if let Some((table, _)) = &before {
             let found = (table.owners().len(), table.ranks());
             assert_eq!(found, (nodes as usize, ranks), "nodes and ranks of the table before the pass");
         }
         let windows = Windows::new(ends.len(), batch_size, config.window_events);
-        let first = match before {
-            Some(table) => table.clone(),
+        let first = match &before {
+            Some((table, _)) => PartitionTable::clone(table),
             None => strategy::first_table(config.strategy, nodes, ends, ranks),
         };
-        let mut last = Arc::new(first);
         let mut partition = Partition {
             ranks,
             tables: Vec::with_capacity(windows.count()),
             moved: Vec::with_capacity(windows.count()),
             primary: Vec::with_capacity(ends.len()),
             statistics: PartitionStatistics::default(),
-            last: last.clone(),
+            last: Arc::new(first),
             windows,
         };
+        let mut seen = before.map(|(_, seen)| seen);
         for window in 0..partition.windows.count() {
-            let here = &ends[partition.windows.positions(window)];
-            let primaries = Primaries::of(here, &last);
-            let free = window == 0 && before.is_none();
-            let (next, primaries) = (last.clone(), primaries);
-            let moved = if free { Vec::new() } else { last.moved_to(&next) };
-            partition.statistics.push(WindowStatistics::of(here, &next, &primaries, moved.len()));
-            partition.primary.extend(primaries.rank);
-            partition.moved.push(moved);
-            partition.tables.push(next.clone());
-            last = next;
+            partition.add_window(window, ends, config, seen.as_ref());
+            if let Some(seen) = &mut seen {
+                ends[partition.windows.positions(window)].iter().flatten().for_each(|&node| {
+                    seen.insert(node);
+                });
+            }
         }
-        partition.last = last;
         partition
+    }
+
+    /// Finds the table of the next window, lists what moves and gives its events to ranks.
+    ///
+    /// * `seen`: the nodes with events so far, in a pass that goes on from another's table.
+    fn add_window(&mut self, window: usize, ends: &[Ends], config: &PartitionConfig, seen: Option<&NodeSet>) {
+        let of = |w| &ends[self.windows.positions(w)];
+        let around = Around {
+            recent: (0..=window).rev().take(HORIZON).map(of).collect(),
+            coming: (window..self.windows.count()).take(HORIZON).map(of).collect(),
+            batch_size: self.windows.batch_size(),
+            seen,
+        };
+        let free = window == 0 && seen.is_none();
+        let (table, primaries) = next_table(&self.last, &around, config);
+        let moved = if free || Arc::ptr_eq(&self.last, &table) { Vec::new() } else { self.last.moved_to(&table) };
+        self.statistics.push(WindowStatistics::of(of(window), &table, &primaries, moved.len()));
+        self.primary.extend(primaries.rank);
+        self.moved.push(moved);
+        self.tables.push(table.clone());
+        self.last = table;
     }
 
     /// Ranks.
@@ -190,7 +219,8 @@ impl Partition {
 
     /// The nodes that change hands at the border before a window, ascending: node, its owner before, its owner in the window.
     ///
-    /// Before the first window they are what differs from the table the pass starts with, none if it starts with none.
+    /// Before the first window they are what differs from the table the pass starts with, none if it starts with none. A node
+    /// without an event so far may be among them: its state is as it was made.
     pub fn moved(&self, window: usize) -> &[(NodeId, Rank, Rank)] {
         &self.moved[window]
     }
@@ -204,4 +234,51 @@ impl Partition {
     pub fn statistics(&self) -> &PartitionStatistics {
         &self.statistics
     }
+}
+
+/// Windows looked at on either side of a border.
+const HORIZON: usize = 4;
+
+/// A window among its neighbors.
+struct Around<'a> {
+    /// The window and those before it, latest first.
+    recent: Vec<&'a [Ends]>,
+    /// The window and those after it, in order.
+    coming: Vec<&'a [Ends]>,
+    batch_size: usize,
+    /// Nodes with events so far, in a pass that goes on from another's table.
+    seen: Option<&'a NodeSet>,
+}
+
+/// Owners in the window that follows `table`, and who runs its events.
+fn next_table(
+    table: &Arc<PartitionTable>,
+    around: &Around<'_>,
+    config: &PartitionConfig,
+) -> (Arc<PartitionTable>, Primaries) {
+    let bound = config.rebalance_above;
+    let table = match (config.strategy, around.seen) {
+        _ if table.ranks() == 1 => table.clone(),
+        (Strategy::Temporal, _) => shared(table, temporal::table(table, &around.recent, target(bound))),
+        (Strategy::Fennel, Some(seen)) => shared(table, fennel::place_new(table, &around.coming, seen, target(bound))),
+        _ => table.clone(),
+    };
+    let primaries = |table: &PartitionTable| Primaries::of(around.recent[0], around.batch_size, table);
+    let now = primaries(&table);
+    if now.balance() <= bound {
+        return (table, now);
+    }
+    let evened = shared(&table, migration::even_out(&table, &around.coming, target(bound)));
+    let then = primaries(&evened);
+    if then.balance() < now.balance() { (evened, then) } else { (table, now) }
+}
+
+/// `next`, or `table` itself if they are equal.
+fn shared(table: &Arc<PartitionTable>, next: PartitionTable) -> Arc<PartitionTable> {
+    if next == **table { table.clone() } else { Arc::new(next) }
+}
+
+/// What moves aim at: halfway between even and the bound, so that the next window does not cross it at once.
+fn target(bound: f64) -> f64 {
+    1.0 + (bound - 1.0) / 2.0
 }

@@ -12,17 +12,25 @@ pub(super) struct Primaries {
 }
 
 impl Primaries {
-    /// An event goes to the owner of its endpoints or, where they have two, to the one with fewer events of the window so far;
-    /// if these are equal, to the source's.
-    pub(super) fn of(ends: &[Ends], table: &PartitionTable) -> Primaries {
+    /// An event goes to the owner of its endpoints. Where they have two it goes to the one with fewer events: of the batch, which
+    /// all ranks end together, the events of a single owner counted first; then of the window so far; if these are equal too, to
+    /// the source's.
+    pub(super) fn of(ends: &[Ends], batch_size: usize, table: &PartitionTable) -> Primaries {
+        let owners = |&[source, destination]: &Ends| (table.owner(source), table.owner(destination));
         let mut load = vec![0u64; table.ranks()];
-        let choose = |&[source, destination]: &Ends| {
-            let (a, b) = (table.owner(source), table.owner(destination));
-            let rank = if load[b.index()] < load[a.index()] { b } else { a };
-            load[rank.index()] += 1;
-            rank
-        };
-        let rank = ends.iter().map(choose).collect();
+        let mut rank = Vec::with_capacity(ends.len());
+        let mut in_batch = vec![0u64; table.ranks()];
+        for batch in ends.chunks(batch_size) {
+            in_batch.fill(0);
+            batch.iter().map(owners).filter(|(a, b)| a == b).for_each(|(a, _)| in_batch[a.index()] += 1);
+            for (a, b) in batch.iter().map(owners) {
+                let so_far = |rank: Rank| (in_batch[rank.index()], load[rank.index()]);
+                let chosen = if so_far(b) < so_far(a) { b } else { a };
+                in_batch[chosen.index()] += u64::from(a != b);
+                load[chosen.index()] += 1;
+                rank.push(chosen);
+            }
+        }
         Primaries { rank, load }
     }
 
@@ -33,7 +41,7 @@ impl Primaries {
 }
 
 /// The largest of some loads over their mean; 1 if there is no load.
-pub(super) fn balance(load: &[u64]) -> f64 {
+fn balance(load: &[u64]) -> f64 {
     match (load.iter().max(), load.iter().sum::<u64>()) {
         (Some(&most), sum) if sum > 0 => most as f64 * load.len() as f64 / sum as f64,
         _ => 1.0,

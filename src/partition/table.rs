@@ -59,6 +59,13 @@ impl PartitionTable {
         nodes
     }
 
+    /// The same table, with these nodes' owners.
+    pub(super) fn with(&self, owners: impl IntoIterator<Item = (NodeId, Rank)>) -> PartitionTable {
+        let mut table = self.clone();
+        owners.into_iter().for_each(|(node, rank)| table.owner[node.index()] = rank.0);
+        table
+    }
+
     /// What differs in `next`: node, owner here, owner there; ascending.
     pub(super) fn moved_to(&self, next: &PartitionTable) -> Vec<(NodeId, Rank, Rank)> {
         let pairs = (0..).zip(self.owner.iter().zip(&next.owner));

@@ -18,6 +18,10 @@ impl Windows {
         Windows { events, batch_size, batches: window_events.div_ceil(batch_size).max(1) }
     }
 
+    pub(super) fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
     fn batch_count(&self) -> usize {
         self.events.div_ceil(self.batch_size)
     }

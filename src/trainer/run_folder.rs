@@ -3,7 +3,7 @@
 //! ```text
 //! runs/NAME-N/
 //!   config.toml     resolved          summary.json   at the end       checkpoint/   see checkpoint.rs
-//!   metrics.jsonl   while it runs     log.txt        while it runs
+//!   metrics.jsonl   while it runs     log.txt        while it runs; log-1.txt, ... of other ranks
 //! ```
 //!
 //! Invariants: a run never starts in a folder that holds anything; `config.toml` and `summary.json` are whole or absent; a
@@ -14,7 +14,7 @@
 use super::durable::{self, FileError, Operation};
 use super::metrics_log::{MetricsError, MetricsLog};
 use super::summary::Summary;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -151,11 +151,6 @@ impl RunFolder {
         self.path.join("summary.json")
     }
 
-    /// Where the log is.
-    pub fn log_path(&self) -> PathBuf {
-        self.path.join("log.txt")
-    }
-
     /// Where the checkpoints are.
     pub fn checkpoint_dir(&self) -> PathBuf {
         self.path.join("checkpoint")
@@ -220,16 +215,6 @@ impl RunFolder {
     pub fn resume_metrics(&self, offset: u64) -> Result<MetricsLog, MetricsError> {
         MetricsLog::resume(&self.metrics_path(), offset)
     }
-
-    /// Opens `log.txt` to append to; a resumed run goes on in the same file.
-    ///
-    /// # Errors
-    /// The file operation that failed.
-    pub fn open_log(&self) -> Result<File, RunFolderError> {
-        let path = self.log_path();
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        file.map_err(|error| FileError::new(Operation::Create, &path, error).into())
-    }
 }
 
 fn plain_name(name: &str) -> String {
@@ -250,7 +235,6 @@ fn next_number(root: &Path, name: &str) -> Result<u64, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     fn name(folder: &RunFolder) -> String {
         folder.path().file_name().expect("a name").to_string_lossy().into_owned()
@@ -307,15 +291,5 @@ mod tests {
         let back = folder.read_summary().expect("read");
         assert_eq!((back.seed, back.train_events_per_s.to_bits()), (u64::MAX, (0.1f64 + 0.2).to_bits()));
         assert_eq!(durable::list_folder(root.path()).expect("list"), ["summary.json"]);
-    }
-
-    #[test]
-    fn the_log_is_appended_to() {
-        let root = tempfile::tempdir().expect("folder");
-        let folder = RunFolder::create_at(root.path()).expect("empty");
-        for line in ["first\n", "second\n"] {
-            folder.open_log().expect("open").write_all(line.as_bytes()).expect("write");
-        }
-        assert_eq!(fs::read_to_string(folder.log_path()).expect("read"), "first\nsecond\n");
     }
 }
