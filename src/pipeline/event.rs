@@ -5,8 +5,10 @@
 
 use crate::graph::{Endpoint, Tcsr};
 use crate::memory::{Mail, unsent};
-use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
+use crate::sampler::{Known, Role, Root, Sample, SampleCache, SampleHash, SampleScratch, Sampler};
+use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::negative::NegativeSampler;
@@ -22,6 +24,8 @@ pub struct Pass {
     pub batch_size: usize,
     /// Neighbors that the pass may see.
     pub sampler: Arc<Sampler>,
+    /// What the known roots of its batches see, kept from an earlier pass over the same events.
+    pub cache: Option<Arc<SampleCache>>,
     /// Negative destinations.
     pub negatives: Negatives,
     /// Negative destinations of each event.
@@ -69,6 +73,29 @@ impl Pass {
         self.events.len().div_ceil(self.batch_size)
     }
 
+    /// The pass with the samples of the known roots of its first `batches` batches kept: the positive ones, in evaluation the
+    /// negative ones too, which are the same in every pass.
+    ///
+    /// * `most_bytes`: bound on what is kept. * `folder`: for an unnamed file.
+    ///
+    /// # Errors
+    /// What the file's disk refuses.
+    pub fn with_cache(self, stream: &EventStream, batches: usize, most_bytes: u64, folder: &Path) -> io::Result<Pass> {
+        let roots = |batch: usize, roots: &mut Vec<Root>| {
+            let events = &self.events[self.span(batch)];
+            let fixed = if self.is_training() { Vec::new() } else { negatives_of(stream, &self, batch, events) };
+            logical_roots(stream, self.sampler.graph(), events, &fixed, roots);
+            events[0]
+        };
+        let cache = SampleCache::build(&self.sampler, batches.min(self.batches()), roots, most_bytes, folder)?;
+        Ok(Pass { cache: Some(Arc::new(cache)), ..self })
+    }
+
+    /// Whether this is an epoch of training.
+    pub fn is_training(&self) -> bool {
+        self.epoch > 0
+    }
+
     fn span(&self, batch: usize) -> Range<usize> {
         let start = batch * self.batch_size;
         start..(start + self.batch_size).min(self.events.len())
@@ -89,8 +116,28 @@ pub struct BatchPlan {
     pub keep: Vec<Option<Vec<bool>>>,
     /// What the state commit writes.
     pub commit: CommitPlan,
-    /// Fingerprint of the sampled neighbors.
-    pub hash: SampleHash,
+    /// Whether it is trained on.
+    pub training: bool,
+}
+
+impl BatchPlan {
+    /// Fingerprint of the sampled neighbors; evaluation has none.
+    pub fn sample_hash(&self) -> SampleHash {
+        let mut hash = SampleHash::default();
+        if !self.training {
+            return hash;
+        }
+        let b = self.events.len();
+        let per_event = self.negatives.len() / b.max(1);
+        for (i, &event) in self.events.iter().enumerate() {
+            hash.add_root(&self.sample, i, event, Role::Source);
+            hash.add_root(&self.sample, b + i, event, Role::Destination);
+            for draw in 0..per_event {
+                hash.add_root(&self.sample, 2 * b + i * per_event + draw, event, Role::Negative(draw as u32));
+            }
+        }
+        hash
+    }
 }
 
 /// What a batch writes to the state, in integers.
@@ -110,13 +157,15 @@ pub struct EventStage {
     stream: EventStream,
     scratch: SampleScratch,
     roots: Vec<Root>,
+    places: Vec<u32>,
     slot_of_row: Vec<u32>,
 }
 
 impl EventStage {
     /// A stage over a stream.
     pub fn new(stream: EventStream) -> EventStage {
-        EventStage { scratch: SampleScratch::default(), stream, roots: Vec::new(), slot_of_row: Vec::new() }
+        let (scratch, roots, places, slot_of_row) = Default::default();
+        EventStage { stream, scratch, roots, places, slot_of_row }
     }
 
     /// Plans batch `batch` of a pass.
@@ -125,11 +174,26 @@ impl EventStage {
         let negatives = negatives_of(&self.stream, pass, batch, &events);
         logical_roots(&self.stream, pass.sampler.graph(), &events, &negatives, &mut self.roots);
         let words = |purpose| Key::new(pass.seed, purpose).narrow([pass.epoch, batch as u32, 0, 0]);
-        let sample = pass.sampler.sample(&self.roots, events[0], words(Purpose::Neighbor), &mut self.scratch);
+        let sample = self.sample(pass, batch, (events[0], events.len()), words(Purpose::Neighbor));
         let keep = dropout_masks(&self.stream, pass, &sample, words(Purpose::Dropout));
-        let hash = sample_hash(pass, &events, &sample);
         let commit = self.plan_commit(pass.mails_kept, &events, &sample);
-        BatchPlan { batch, events, negatives, sample, keep, commit, hash }
+        BatchPlan { batch, events, negatives, sample, keep, commit, training: pass.is_training() }
+    }
+
+    /// Samples for the batch's roots, of which the pass may have kept some.
+    fn sample(&mut self, pass: &Pass, batch: usize, (first, events): (EventId, usize), key: Key) -> Sample {
+        let known = if pass.is_training() { 2 * events } else { self.roots.len() };
+        self.places.extend(self.places.len() as u32..known as u32);
+        let places = &self.places[..known];
+        let known = pass.cache.as_deref().map(|cache| Known { cache, batch, places });
+        let mut sample = Sample::default();
+        pass.sampler.sample_known_into(known, &self.roots, first, key, &mut self.scratch, &mut sample);
+        sample
+    }
+
+    /// Distinct roots that were sampled, and that came from a cache, so far.
+    pub fn root_counts(&self) -> (u64, u64) {
+        self.scratch.counts()
     }
 
     fn plan_commit(&mut self, kept: MailsKept, events: &[EventId], sample: &Sample) -> CommitPlan {
@@ -219,37 +283,15 @@ pub fn logical_roots(
     }
 }
 
-/// Fingerprint of a training batch's samples; evaluation has none.
-fn sample_hash(pass: &Pass, events: &[EventId], sample: &Sample) -> SampleHash {
-    let mut hash = SampleHash::default();
-    if pass.epoch == 0 {
-        return hash;
-    }
-    let (b, per_event) = (events.len(), pass.negatives_per_event as usize);
-    for (i, &event) in events.iter().enumerate() {
-        hash.add_root(sample, i, event, Role::Source);
-        hash.add_root(sample, b + i, event, Role::Destination);
-        for draw in 0..per_event {
-            hash.add_root(sample, 2 * b + i * per_event + draw, event, Role::Negative(draw as u32));
-        }
-    }
-    hash
-}
-
 /// Masks keyed by what they apply to, so that merged roots agree on any rank (algorithm page, section 3).
 fn dropout_masks(stream: &EventStream, pass: &Pass, sample: &Sample, key: Key) -> Vec<Option<Vec<bool>>> {
+    let tick = stream.meta().tick;
     let mask = |dropout: Dropout, level: usize| {
         let hop = &sample.hops[level];
         let threshold = (dropout.p * 4_294_967_296.0).floor() as u64;
-        let words = dropout.heads * hop.fanout;
-        let mut keep = Vec::with_capacity(hop.roots.len() * words);
-        for root in &hop.roots {
-            let key = key.at(root.node.0, stream.meta().tick.nanoseconds(root.time), level as u32);
-            for block in 0..words.div_ceil(4) {
-                let take = (words - 4 * block).min(4);
-                keep.extend(key.block(block as u64)[..take].iter().map(|&word| u64::from(word) >= threshold));
-            }
-        }
+        let places: Vec<(u32, i64)> = hop.roots.iter().map(|root| (root.node.0, tick.nanoseconds(root.time))).collect();
+        let mut keep = vec![false; hop.roots.len() * dropout.heads * hop.fanout];
+        key.words_at(&places, level as u32, &mut keep, |word| u64::from(word) >= threshold);
         keep
     };
     (0..sample.hops.len()).map(|level| pass.dropout.map(|dropout| mask(dropout, level))).collect()

@@ -62,8 +62,7 @@ impl Pipeline {
     /// Starts a pass, at any batch of it; one that still runs is ended.
     pub fn start(&mut self, pass: Pass, batches: Range<usize>) {
         let stages = self.take_stages();
-        let training = pass.epoch > 0;
-        self.staleness = if training && !self.config.serial { self.config.staleness as usize } else { 0 };
+        self.staleness = if pass.is_training() && !self.config.serial { self.config.staleness as usize } else { 0 };
         self.running = if self.config.serial {
             Running::Inline(stages, Some((pass, batches)))
         } else {
@@ -79,7 +78,7 @@ impl Pipeline {
     pub fn next_batch(&mut self) -> Option<ReadyBatch> {
         let next = match &mut self.running {
             Running::Inline(stages, Some((pass, batches))) => {
-                if pass.epoch > 0 {
+                if pass.is_training() {
                     self.timeline.saw(Seen::State, 0);
                 }
                 let batch = batches.next()?;

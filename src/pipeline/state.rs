@@ -8,7 +8,7 @@
 use super::event::BatchPlan;
 use super::gather::Gather;
 use crate::memory::{NodeMemory, StateCommit};
-use crate::sampler::Hop;
+use crate::sampler::{Hop, SampleHash};
 use std::collections::HashMap;
 use tch::Tensor;
 use tidemill_models::input::{Embedded, LayerInput, LossReduction, ModelInput, PairInput};
@@ -22,6 +22,8 @@ pub struct ReadyBatch {
     pub input: ModelInput,
     /// Which embeddings are scored against which.
     pub pairs: PairInput,
+    /// Fingerprint of the sampled neighbors, as they were turned into the input; evaluation has none.
+    pub hash: SampleHash,
 }
 
 /// A batch as far as it can be made without a look at the state.
@@ -32,6 +34,7 @@ pub struct PreparedBatch {
     /// All but what depends on times of last update.
     layers: Vec<LayerInput>,
     pairs: PairInput,
+    hash: SampleHash,
 }
 
 /// Reads the state for batches.
@@ -54,13 +57,13 @@ impl StateReader {
         let nodes = self.gather.nodes(&plan.sample.rows);
         let hops = plan.sample.hops.iter().zip(&plan.keep).rev();
         let layers = hops.map(|(hop, keep)| self.layer(hop, keep.as_deref())).collect();
-        let pairs = self.pairs(&plan);
-        PreparedBatch { plan, nodes, layers, pairs }
+        let (pairs, hash) = (self.pairs(&plan), plan.sample_hash());
+        PreparedBatch { plan, nodes, layers, pairs, hash }
     }
 
     /// Reads a prepared batch's rows and mail.
     pub fn read(&self, prepared: PreparedBatch, memory: &NodeMemory) -> ReadyBatch {
-        let PreparedBatch { plan, nodes, mut layers, pairs } = prepared;
+        let PreparedBatch { plan, nodes, mut layers, pairs, hash } = prepared;
         for (layer, hop) in layers.iter_mut().rev().zip(&plan.sample.hops) {
             self.date(layer, hop, memory);
         }
@@ -70,7 +73,7 @@ impl StateReader {
             mail: self.gather.mail(&plan.sample.rows, memory),
             layers,
         };
-        ReadyBatch { plan, input, pairs }
+        ReadyBatch { plan, input, pairs, hash }
     }
 
     /// One hop's block as a layer's input, its times counted from the roots' own.

@@ -61,7 +61,7 @@ impl Workers {
         let (ready_sender, ready_receiver) = queue::bounded(1 + ahead.staleness);
         let (plans, readies) = (plan_sender.gauge(), ready_sender.gauge());
         let frontier = Arc::new(Frontier::default());
-        let training = pass.epoch > 0;
+        let training = pass.is_training();
         let Stages { event, reader } = stages;
         let times = timeline.twin();
         let event = spawn(Stage::Event, move || plan_all(event, &pass, batches, plan_sender, times));

@@ -54,7 +54,7 @@ impl Trainer {
     pub(super) fn sync_batch(&mut self, batch: &ReadyBatch, scored: &Scored, rows: Option<&Tensor>) -> Result<()> {
         let plan = &batch.plan;
         let uncommitted =
-            Uncommitted { batch: plan.batch, events: plan.events.len(), hash: plan.hash, loss: scored.loss };
+            Uncommitted { batch: plan.batch, events: plan.events.len(), hash: batch.hash, loss: scored.loss };
         if self.pipeline.staleness() > 0 {
             self.call_batch_hook(batch, scored, rows);
             self.send_off(uncommitted);

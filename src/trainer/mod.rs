@@ -11,6 +11,7 @@ pub mod config;
 pub mod durable;
 mod history;
 mod hooks;
+mod kept_samples;
 mod measure;
 pub mod metrics_log;
 pub mod peak_rss;
@@ -92,6 +93,8 @@ impl Trainer {
     /// The loop: one pass over the training split, from wherever the history stands in it.
     fn train_epoch(&mut self) -> Result<EpochEnd> {
         self.abandon(); // what an epoch that ended in an error left
+        self.lap = Instant::now();
+        self.keep_training_samples();
         let pass = self.passes.train(self.history.epoch);
         let batches = self.history.batch..self.epoch_batches(&pass);
         if self.history.batch == 0 {
@@ -99,7 +102,6 @@ impl Trainer {
         }
         self.open_bar(&format!("epoch {}", self.history.epoch), &pass, &batches);
         self.pipeline.start(pass, batches);
-        self.lap = Instant::now();
         while let Some(batch) = self.pipeline.next_batch() {
             let number = batch.plan.batch;
             self.note_staleness();
@@ -135,6 +137,7 @@ impl Trainer {
             state_hash::of(self.model.parameters(), self.sync.stage().optimizer(), &self.pipeline.memory());
         let trained = self.store_state()?;
         self.close_bar();
+        self.keep_validation_samples();
         let val = self.score_split(&self.passes.val.clone())?;
         let val = eval::SplitMetrics::of(&val, &self.stream, &self.split.new_nodes, self.config.eval.new_node);
         let epoch = self.history.close_epoch(val, state_hash, self.config.eval.average).clone();
@@ -210,7 +213,7 @@ impl Trainer {
             return Ok(None);
         }
         let kept = self.store_state()?;
-        let scores = self.score_split(&Pass { events: events.into(), ..pass.clone() })?;
+        let scores = self.score_split(&Pass { events: events.into(), cache: None, ..pass.clone() })?;
         kept.restore(&mut self.pipeline.memory())?;
         Ok(Some(scores.metrics()))
     }
