@@ -5,8 +5,10 @@
 
 mod cpu;
 mod cuda;
+pub mod stream;
 
-pub use cpu::{passive_wait, set_threads, thread_count};
+pub use cpu::{passive_wait, set_threads, thread_count, work_beside_the_model};
+pub use cuda::{Range, range};
 
 use crate::comms::Launch;
 use crate::error::Result;

@@ -12,6 +12,7 @@ mod config;
 pub mod event;
 pub mod frontier;
 pub mod gather;
+pub mod handover;
 pub mod state;
 pub mod sync;
 pub mod workers;
@@ -104,6 +105,9 @@ impl Pipeline {
     /// The state commit: the batch's endpoints get their new rows, their mail is cleared, the batch's mails are stored.
     pub fn commit_state(&mut self, batch: &ReadyBatch, embedded: &Embedded, model: &dyn Model) {
         let rows = if self.staleness > 0 { CommitRows::ReadAgain } else { CommitRows::AsRead };
+        if let Running::Ahead(workers) = &self.running {
+            workers.committing();
+        }
         self.writer.commit(&mut lock(&self.memory), &batch.plan, embedded, model, rows);
         if let Running::Ahead(workers) = &self.running {
             workers.committed();

@@ -7,9 +7,11 @@
 
 use super::event::BatchPlan;
 use super::gather::Gather;
+use crate::device::stream::Event;
 use crate::memory::{NodeMemory, StateCommit};
 use crate::sampler::{Hop, SampleHash};
 use std::collections::HashMap;
+use std::sync::Arc;
 use tch::Tensor;
 use tidemill_models::input::{Embedded, LayerInput, LossReduction, ModelInput, PairInput};
 use tidemill_models::model::{Model, Payload};
@@ -24,6 +26,8 @@ pub struct ReadyBatch {
     pub pairs: PairInput,
     /// Fingerprint of the sampled neighbors, as they were turned into the input; evaluation has none.
     pub hash: SampleHash,
+    /// Behind the read, in the stream that it was given to; absent where stages run inline.
+    pub arrived: Option<Arc<Event>>,
 }
 
 /// A batch as far as it can be made without a look at the state.
@@ -73,7 +77,7 @@ impl StateReader {
             mail: self.gather.mail(&plan.sample.rows, memory),
             layers,
         };
-        ReadyBatch { plan, input, pairs, hash }
+        ReadyBatch { plan, input, pairs, hash, arrived: None }
     }
 
     /// One hop's block as a layer's input, its times counted from the roots' own.
@@ -86,7 +90,7 @@ impl StateReader {
         LayerInput {
             root: self.gather.rows(&hop.below_root),
             neighbor: self.gather.rows(&hop.below_neighbor).view([r, k]),
-            valid: Tensor::from_slice(&valid).view([r, k]).to_device(shape.device),
+            valid: self.gather.send(Tensor::from_slice(&valid).view([r, k])),
             dt: self.elapsed(hop, |root, _| hop.roots[root].time.0),
             root_dt: Tensor::zeros([r], (shape.kind, shape.device)),
             edge_features: self.gather.edge_features(&hop.event, &[r, k]),

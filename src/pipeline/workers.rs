@@ -12,10 +12,12 @@
 
 use super::event::{BatchPlan, EventStage, Pass};
 use super::frontier::Frontier;
+use super::handover::Handover;
 use super::state::{ReadyBatch, StateReader};
+use crate::device;
 use crate::memory::NodeMemory;
 use crate::queue::{self, Gauge, Receiver, Sender};
-use crate::stats::{Seen, Stage, Stall, Timeline};
+use crate::stats::{self, Seen, Stage, Stall, Timeline};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -32,6 +34,7 @@ pub struct Stages {
 pub struct Workers {
     ready: Option<Receiver<ReadyBatch>>,
     frontier: Arc<Frontier>,
+    handover: Arc<Handover>,
     event: JoinHandle<(EventStage, Timeline)>,
     state: JoinHandle<(StateReader, Timeline)>,
     plans: Gauge<BatchPlan>,
@@ -66,18 +69,27 @@ impl Workers {
         let times = timeline.twin();
         let event = spawn(Stage::Event, move || plan_all(event, &pass, batches, plan_sender, times));
         let (times, commits) = (timeline.twin(), frontier.clone());
-        let see = See { commits, staleness: ahead.staleness, training };
+        let handover = Arc::new(Handover::new(super::lock(&memory).shape().device));
+        let see = See { commits, handover: handover.clone(), staleness: ahead.staleness, training };
         let state = spawn(Stage::State, move || read_all(reader, &memory, see, (plan_receiver, ready_sender), times));
-        Workers { ready: Some(ready_receiver), frontier, event, state, plans, readies }
+        Workers { ready: Some(ready_receiver), frontier, handover, event, state, plans, readies }
     }
 
     /// The next ready batch; `None` after the last, or if a worker panicked.
     pub fn next_batch(&mut self) -> Option<ReadyBatch> {
-        self.ready.as_mut()?.recv()
+        let batch = self.ready.as_mut()?.recv()?;
+        self.handover.take_over(&batch);
+        Some(batch)
+    }
+
+    /// A batch is about to have its state commit.
+    pub fn committing(&self) {
+        self.handover.before_commit();
     }
 
     /// A batch has had its state commit.
     pub fn committed(&self) {
+        self.handover.after_commit();
         self.frontier.advance();
     }
 
@@ -92,6 +104,8 @@ impl Workers {
         timeline.merge(event_times);
         timeline.merge(state_times);
         let nanos = std::time::Duration::from_nanos;
+        timeline.add_queue(stats::Queue::Plans, &self.plans.stats());
+        timeline.add_queue(stats::Queue::Batches, &self.readies.stats());
         for (queue, from, to) in
             [(self.plans.stats(), Stage::Event, Stage::State), (self.readies.stats(), Stage::State, Stage::Gradient)]
         {
@@ -115,6 +129,10 @@ impl Workers {
 }
 
 pub(super) fn spawn<T: Send + 'static>(stage: Stage, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let work = move || {
+        device::work_beside_the_model(stage != Stage::Sync);
+        work()
+    };
     thread::Builder::new().name(format!("{}-stage", stage.name())).spawn(work).expect("the system can start a thread")
 }
 
@@ -137,6 +155,7 @@ fn plan_all(
 /// What the state stage must see before it reads.
 struct See {
     commits: Arc<Frontier>,
+    handover: Arc<Handover>,
     staleness: usize,
     training: bool,
 }
@@ -148,6 +167,7 @@ fn read_all(
     (mut plans, mut ready): (Receiver<BatchPlan>, Sender<ReadyBatch>),
     mut times: Timeline,
 ) -> (StateReader, Timeline) {
+    see.handover.own_stream();
     let first = super::lock(memory).commits();
     let mut before = 0usize; // batches of this run whose commits come before the one at hand
     while let Some(plan) = plans.recv() {
@@ -160,7 +180,9 @@ fn read_all(
         }
         let (batch, seen) = times.time(Stage::State, batch, || {
             let memory = super::lock(memory);
-            (reader.read(prepared, &memory), memory.commits() - first)
+            see.handover.before_read();
+            let read = reader.read(prepared, &memory);
+            (ReadyBatch { arrived: Some(see.handover.after_read()), ..read }, memory.commits() - first)
         });
         if see.training {
             times.saw(Seen::State, before - seen);

@@ -34,6 +34,7 @@ pub use setup::{Passes, PhiloxDraw};
 pub use summary::Summary;
 
 use crate::config::Config;
+use crate::device;
 use crate::error::Result;
 use crate::eval::{self, SplitScores};
 use crate::pipeline::Pipeline;
@@ -105,6 +106,7 @@ impl Trainer {
         while let Some(batch) = self.pipeline.next_batch() {
             let number = batch.plan.batch;
             self.note_staleness();
+            let _range = device::range(Stage::Gradient.name(), number);
             let forward = Instant::now();
             let embedded = self.model.embed(&batch.input, Mode::Train); // z [R, D_emb], rows [N, D_m]
             self.pipeline.timeline().add(Stage::Gradient, number, forward);

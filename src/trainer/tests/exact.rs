@@ -240,6 +240,34 @@ fn pipelined_is_serial() {
     }
 }
 
+/// The same on a real stream, with the whole model; a full epoch of the field's settings where `TIDEMILL_FULL` is set.
+#[test]
+fn pipelined_is_serial_wikipedia() {
+    let Some(stream) = streams::real("wikipedia.csv.gz") else { return };
+    let full = std::env::var_os("TIDEMILL_FULL").is_some();
+    let hashes = |serial: bool, queue_max: usize, cache: bool| {
+        let mut config = Config::default();
+        (config.train.batch_size, config.train.checkpoint_every) = (200, 0);
+        config.train.max_batches = if full { 0 } else { 8 };
+        (config.pipeline.serial, config.pipeline.queue_max, config.sampler.cache) = (serial, queue_max, cache);
+        let mut trainer = Trainer::over(config, stream.clone()).expect("valid");
+        trainer.train_epoch().expect("trains");
+        if !full {
+            trainer.history.batch = 0; // a second epoch, from kept samples
+            trainer.history.epoch = 2;
+            trainer.train_epoch().expect("trains");
+        }
+        let memory = trainer.pipeline.memory();
+        let state =
+            crate::trainer::state_hash::of(trainer.model.parameters(), trainer.sync.stage().optimizer(), &memory);
+        (state, trainer.history.sample_hash)
+    };
+    let reference = hashes(true, 16, false);
+    for (queue_max, cache) in [(1, true), (2, false), (16, true), (16, false)] {
+        assert_eq!(hashes(false, queue_max, cache), reference, "queues of {queue_max}, cache {cache}");
+    }
+}
+
 /// From the second epoch on, no positive root of training and no root at all of validation is sampled.
 #[test]
 fn kept_samples_are_not_made_again() {
