@@ -23,6 +23,7 @@ pub mod hash;
 #[cfg(test)]
 mod real_streams;
 mod recent;
+mod serve;
 #[cfg(test)]
 mod tests;
 mod uniform;
@@ -64,7 +65,7 @@ pub struct Sampler {
 pub struct SampleScratch {
     roots: RootTable,
     rows: NodeTable,
-    serve: cache::ServeScratch,
+    serve: serve::ServeScratch,
 }
 
 impl SampleScratch {
