@@ -69,6 +69,8 @@ struct Bed {
 struct Counts {
     sent: AtomicU64,
     length_sum: AtomicU64,
+    length_min: AtomicU64,
+    length_max: AtomicU64,
     full_ns: AtomicU64,
     empty_ns: AtomicU64,
 }
@@ -80,10 +82,42 @@ pub struct QueueStats {
     pub sent: u64,
     /// Sum over sends of the length just after.
     pub length_sum: u64,
+    /// Shortest of these lengths; 0 before the first.
+    pub length_min: u64,
+    /// Longest of them.
+    pub length_max: u64,
     /// Nanoseconds that the sender waited because the queue was full.
     pub full_ns: u64,
     /// Nanoseconds that the receiver waited because the queue was empty.
     pub empty_ns: u64,
+}
+
+impl Counts {
+    /// An item was sent; only the sender calls this.
+    fn note(&self, length: u64) {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let least = if get(&self.sent) == 0 { length } else { get(&self.length_min).min(length) };
+        self.length_min.store(least, Ordering::Relaxed);
+        self.length_max.store(get(&self.length_max).max(length), Ordering::Relaxed);
+        self.length_sum.fetch_add(length, Ordering::Relaxed);
+        self.sent.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl QueueStats {
+    /// Adds what another queue of the same name went through.
+    pub fn add(&mut self, other: &QueueStats) {
+        self.length_min = match (self.sent, other.sent) {
+            (_, 0) => self.length_min,
+            (0, _) => other.length_min,
+            _ => self.length_min.min(other.length_min),
+        };
+        self.length_max = self.length_max.max(other.length_max);
+        self.sent += other.sent;
+        self.length_sum += other.length_sum;
+        self.full_ns += other.full_ns;
+        self.empty_ns += other.empty_ns;
+    }
 }
 
 // SAFETY: a slot is touched by one side at a time, as the indices say; items move between threads, hence `T: Send`.
@@ -189,8 +223,7 @@ impl<T> Sender<T> {
         // SAFETY: there is room and only this side adds, so the slot is ours until `tail` moves on.
         ring.slots[tail % ring.slots.len()].with_mut(|slot| unsafe { (*slot).write(item) });
         ring.tail.store(tail + 1, Ordering::Release);
-        ring.counts.sent.fetch_add(1, Ordering::Relaxed);
-        ring.counts.length_sum.fetch_add(ring.len() as u64, Ordering::Relaxed);
+        ring.counts.note(ring.len() as u64);
         ring.empty.wake();
         Ok(())
     }
@@ -235,6 +268,8 @@ impl<T> Gauge<T> {
         QueueStats {
             sent: get(&counts.sent),
             length_sum: get(&counts.length_sum),
+            length_min: get(&counts.length_min),
+            length_max: get(&counts.length_max),
             full_ns: get(&counts.full_ns),
             empty_ns: get(&counts.empty_ns),
         }
@@ -338,6 +373,7 @@ mod tests {
         assert_eq!((receiver.recv(), receiver.recv()), (Some(1), Some(2)));
         producer.join().expect("no panic");
         let stats = gauge.stats();
+        assert_eq!((stats.length_min, stats.length_max, stats.sent), (1, 1, 3));
         assert!(stats.empty_ns > 10_000_000 && stats.full_ns > 10_000_000, "{stats:?}");
     }
 

@@ -1,5 +1,7 @@
 //! What the stages did with their time: busy, and waiting for what.
 
+use crate::device;
+use crate::queue::QueueStats;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -38,6 +40,27 @@ pub enum Stall {
     Hazard,
 }
 
+/// The queues between stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Plans, from the event to the state stage.
+    Plans,
+    /// Batches with their state read, from the state to the gradient stage.
+    Batches,
+    /// Gradients, to the sync stage where it is a worker.
+    Gradients,
+}
+
+impl Queue {
+    /// All queues in order.
+    pub const ALL: [Queue; 3] = [Queue::Plans, Queue::Batches, Queue::Gradients];
+
+    /// The queue's name in reports.
+    pub fn name(self) -> &'static str {
+        ["plans", "batches", "gradients"][self as usize]
+    }
+}
+
 /// One stretch of work on a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
@@ -67,13 +90,14 @@ pub struct Timeline {
     busy: [Duration; 4],
     stalls: [[Duration; 3]; 4],
     staleness: [Vec<u64>; 2],
+    queues: [QueueStats; 3],
     spans: Option<Vec<Span>>,
 }
 
 impl Default for Timeline {
     fn default() -> Timeline {
-        let (busy, stalls, staleness) = Default::default();
-        Timeline { origin: Instant::now(), busy, stalls, staleness, spans: None }
+        let (busy, stalls, staleness, queues) = Default::default();
+        Timeline { origin: Instant::now(), busy, stalls, staleness, queues, spans: None }
     }
 }
 
@@ -90,7 +114,7 @@ impl Timeline {
 
     /// Does `work` on a stage's account.
     pub fn time<T>(&mut self, stage: Stage, batch: usize, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
+        let (_range, start) = (device::range(stage.name(), batch), Instant::now());
         let result = work();
         self.add(stage, batch, start);
         result
@@ -130,6 +154,16 @@ impl Timeline {
         &self.staleness[what as usize]
     }
 
+    /// A queue has ended.
+    pub fn add_queue(&mut self, queue: Queue, stats: &QueueStats) {
+        self.queues[queue as usize].add(stats);
+    }
+
+    /// What all queues of this name went through.
+    pub fn queue(&self, queue: Queue) -> &QueueStats {
+        &self.queues[queue as usize]
+    }
+
     /// Adds a worker's timeline.
     pub fn merge(&mut self, other: Timeline) {
         for stage in 0..4 {
@@ -138,6 +172,7 @@ impl Timeline {
                 self.stalls[stage][stall] += other.stalls[stage][stall];
             }
         }
+        self.queues.iter_mut().zip(&other.queues).for_each(|(own, other)| own.add(other));
         for (own, other) in self.staleness.iter_mut().zip(&other.staleness) {
             own.resize(own.len().max(other.len()), 0);
             own.iter_mut().zip(other).for_each(|(own, other)| *own += other);

@@ -110,6 +110,7 @@ fn event_plan(criterion: &mut Criterion, stream: &EventStream, graph: &Arc<Tcsr>
         events: all.into(),
         batch_size: BATCH,
         sampler: Arc::new(sampler),
+        cache: None,
         negatives: Negatives::Given(negatives(stream, all).into()),
         negatives_per_event: 1,
         seed: 1,

@@ -16,7 +16,7 @@
 use super::copies::{Copies, Found};
 use super::routes::Routes;
 use crate::partition::{Partition, Rank};
-use crate::sampler::{Root, Sample, SampleScratch, Sampler};
+use crate::sampler::{Known, Root, Sample, SampleCache, SampleScratch, Sampler};
 use crate::setting::Auto;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -59,9 +59,30 @@ pub struct GlobalBatch<'a> {
     pub roots: &'a [Root],
     /// Words for uniform sampling.
     pub key: Key,
+    /// Makes the samples.
+    pub sampler: &'a Sampler,
+    /// Samples that were kept of the first `known` logical roots.
+    pub cache: Option<&'a SampleCache>,
+    /// How many roots may have been kept.
+    pub known: usize,
 }
 
 impl GlobalBatch<'_> {
+    /// Samples for some of the logical roots, ascending.
+    pub fn sample(&self, logical: &[u32], scratch: &mut SampleScratch) -> Sample {
+        let places = &logical[..logical.partition_point(|&root| (root as usize) < self.known)];
+        let known = self.cache.map(|cache| Known { cache, batch: self.number, places });
+        let mut sample = Sample::default();
+        if logical.len() == self.roots.len() {
+            let (first, key) = (self.events[0], self.key);
+            self.sampler.sample_known_into(known, self.roots, first, key, scratch, &mut sample);
+        } else {
+            let roots: Vec<Root> = logical.iter().map(|&root| self.roots[root as usize]).collect();
+            self.sampler.sample_known_into(known, &roots, self.events[0], self.key, scratch, &mut sample);
+        }
+        sample
+    }
+
     /// Which event of the batch a logical root belongs to.
     pub fn event_of(&self, logical: usize) -> usize {
         let b = self.events.len();
@@ -203,21 +224,17 @@ impl Planner {
     /// Shares out the next batch.
     ///
     /// Batches come in order, but may start anywhere: at the first, copies are as at a pass's start, none.
-    pub fn share(&mut self, sampler: &Sampler, batch: &GlobalBatch<'_>, scratch: &mut SampleScratch) -> Share {
+    pub fn share(&mut self, batch: &GlobalBatch<'_>, scratch: &mut SampleScratch) -> Share {
         let mut share = Share::default();
         self.enter_window(batch.number, &mut share.exchange);
         let primary: Vec<Rank> = (0..batch.events.len()).map(|i| self.partition.primary(batch.first + i)).collect();
-        let embedder = self.embedders(sampler, batch, &primary, scratch);
+        let embedder = self.embedders(batch, &primary, scratch);
         share.mine = positions(&primary, self.me);
         share.embeds = positions(&embedder, self.me);
 
-        let samples: Vec<Sample> = (0..self.copies.len())
-            .map(|rank| {
-                let own = positions(&embedder, Rank(rank as u16));
-                let roots: Vec<Root> = own.iter().map(|&logical| batch.roots[logical as usize]).collect();
-                sampler.sample(&roots, batch.events[0], batch.key, scratch)
-            })
-            .collect();
+        let rank = |rank: usize| Rank(rank as u16);
+        let samples: Vec<Sample> =
+            (0..self.copies.len()).map(|r| batch.sample(&positions(&embedder, rank(r)), scratch)).collect();
         self.need_rows(batch.number as u32, &samples, &mut share);
         self.need_features(batch.number as u32, &samples, &mut share.exchange);
         self.link_embeddings(batch, (&primary, &embedder), &samples, &mut share);
@@ -249,19 +266,14 @@ impl Planner {
     }
 
     /// The rank that embeds each logical root.
-    fn embedders(
-        &self,
-        sampler: &Sampler,
-        batch: &GlobalBatch<'_>,
-        primary: &[Rank],
-        scratch: &mut SampleScratch,
-    ) -> Vec<Rank> {
+    fn embedders(&self, batch: &GlobalBatch<'_>, primary: &[Rank], scratch: &mut SampleScratch) -> Vec<Rank> {
         let asks = |logical: usize| primary[batch.event_of(logical)];
         match self.delegate {
             Auto::Value(false) => (0..batch.roots.len()).map(asks).collect(),
             Auto::Value(true) => batch.roots.iter().map(|root| self.owner(root.node)).collect(),
             Auto::Auto => {
-                let whole = sampler.sample(batch.roots, batch.events[0], batch.key, scratch);
+                let all: Vec<u32> = (0..batch.roots.len() as u32).collect();
+                let whole = batch.sample(&all, scratch);
                 self.cheaper(batch, &whole, asks)
             }
         }

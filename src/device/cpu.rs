@@ -1,6 +1,7 @@
 //! Threads of a rank and how they wait.
 
 use crate::comms::Launch;
+use libloading::os::unix::Library;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -71,6 +72,27 @@ pub fn set_threads(configured: usize, intra_op: usize) -> usize {
     // Fails only if the pool exists already, as in a test that trains twice; results do not depend on its size.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(total).build_global();
     total
+}
+
+/// How far the stages' workers step back behind the model's threads.
+const STEP_BACK: i32 = 5;
+
+/// Makes the calling thread a worker beside the model: its tensor operations, gathers of a few rows, take one thread and not a
+/// team that the model's own would have to share cores with; if `behind`, the scheduler also prefers the model's threads, so
+/// that a team of theirs does not wait for one of them to get its core back. No result depends on it, and where a part can not
+/// be done it is left out.
+pub fn work_beside_the_model(behind: bool) {
+    tch::get_num_threads(); // libtorch sets a thread's team size at its first use, and never again
+    // SAFETY: the symbol, where it is there, is OpenMP's `void omp_set_num_threads(int)`, which rules the calling thread alone.
+    unsafe {
+        if let Ok(set) = Library::this().get::<unsafe extern "C" fn(i32)>(b"omp_set_num_threads\0") {
+            set(1);
+        }
+    }
+    if behind {
+        // SAFETY: takes numbers alone; to Linux, 0 is the calling thread. Failure leaves the priority as it was.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, STEP_BACK) };
+    }
 }
 
 /// What libraries read from the environment when they are loaded: OpenMP's idle threads spin for some twenty microseconds, the

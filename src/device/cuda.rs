@@ -2,15 +2,31 @@
 
 use crate::error::{Error, Result};
 use cudarc::driver::result;
-use cudarc::nccl;
+use cudarc::{nccl, nvtx};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::c_int;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Libtorch's CUDA half, beside the libraries that the binary is linked with.
 const LIBTORCH_CUDA: &str = "libtorch_cuda.so";
+
+/// Whether a profiler's library is there to be told what stages do.
+static MARKS: AtomicBool = AtomicBool::new(false);
+
+/// A stretch of a stage's work, as a profiler of the GPU shows it; ends when dropped.
+#[derive(Debug)]
+pub struct Range {
+    _open: Option<nvtx::safe::Range>,
+}
+
+/// Opens a range, on hosts that train on a GPU and have NVIDIA's library for it; elsewhere it is nothing.
+pub fn range(stage: &str, batch: usize) -> Range {
+    let shown = MARKS.load(Ordering::Relaxed);
+    Range { _open: shown.then(|| nvtx::safe::scoped_range(format!("{stage} {batch}"))) }
+}
 
 fn unusable(problem: impl Into<String>) -> Error {
     Error::Device {
@@ -53,6 +69,8 @@ pub(super) fn load(index: usize) -> Result<tch::Device> {
         });
     }
     load_libtorch_cuda()?;
+    // SAFETY: loads and closes the library, whose initialisers have no preconditions.
+    MARKS.store(unsafe { nvtx::sys::is_culib_present() }, Ordering::Relaxed);
     if !tch::Cuda::is_available() {
         return Err(unusable("libtorch's CUDA libraries are loaded but find no usable GPU"));
     }

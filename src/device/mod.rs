@@ -6,8 +6,10 @@
 mod cpu;
 mod cuda;
 mod gpu_sum;
+pub mod stream;
 
-pub use cpu::{hint_at_cores, passive_wait, set_threads, thread_count};
+pub use cpu::{hint_at_cores, passive_wait, set_threads, thread_count, work_beside_the_model};
+pub use cuda::{Range, range};
 pub use gpu_sum::GpuSum;
 
 use crate::comms::Launch;

@@ -7,10 +7,12 @@ use crate::dependency::{Counts, Exchange, GlobalBatch, Planner, Routes, Share, W
 use crate::graph::{Endpoint, Tcsr};
 use crate::memory::{Mail, unsent};
 use crate::partition::{Partition, PartitionConfig, PartitionTable, Rank};
-use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
+use crate::sampler::{Role, Root, Sample, SampleCache, SampleHash, SampleScratch, Sampler};
 use crate::setting::Auto;
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::negative::NegativeSampler;
@@ -26,6 +28,8 @@ pub struct Pass {
     pub batch_size: usize,
     /// Neighbors that the pass may see.
     pub sampler: Arc<Sampler>,
+    /// What the known roots of its batches see, kept from an earlier pass over the same events.
+    pub cache: Option<Arc<SampleCache>>,
     /// Negative destinations.
     pub negatives: Negatives,
     /// Negative destinations of each event.
@@ -93,6 +97,29 @@ impl Pass {
         self.partition.as_ref().map(|partition| partition.table(partition.window_of_batch(last)).clone())
     }
 
+    /// The pass with the samples of the known roots of its first `batches` batches kept: the positive ones, in evaluation the
+    /// negative ones too, which are the same in every pass.
+    ///
+    /// * `most_bytes`: bound on what is kept. * `folder`: for an unnamed file.
+    ///
+    /// # Errors
+    /// What the file's disk refuses.
+    pub fn with_cache(self, stream: &EventStream, batches: usize, most_bytes: u64, folder: &Path) -> io::Result<Pass> {
+        let roots = |batch: usize, roots: &mut Vec<Root>| {
+            let events = &self.events[self.span(batch)];
+            let fixed = if self.is_training() { Vec::new() } else { negatives_of(stream, &self, batch, events) };
+            logical_roots(stream, self.sampler.graph(), events, &fixed, roots);
+            events[0]
+        };
+        let cache = SampleCache::build(&self.sampler, batches.min(self.batches()), roots, most_bytes, folder)?;
+        Ok(Pass { cache: Some(Arc::new(cache)), ..self })
+    }
+
+    /// Whether this is an epoch of training.
+    pub fn is_training(&self) -> bool {
+        self.epoch > 0
+    }
+
     fn span(&self, batch: usize) -> Range<usize> {
         let start = batch * self.batch_size;
         start..(start + self.batch_size).min(self.events.len())
@@ -104,7 +131,11 @@ pub struct BatchPlan {
     /// Number of the batch in its pass, from 0.
     pub batch: usize,
     /// Events of the global batch, over all ranks.
-    pub global_events: usize,
+    pub all: Vec<EventId>,
+    /// Negatives of each event.
+    pub per_event: usize,
+    /// Logical roots of the global batch that this rank embeds: places among sources, destinations, negatives.
+    pub embeds: Vec<u32>,
     /// The events that are primary on this rank, `[B]`.
     pub events: Vec<EventId>,
     /// Their negative destinations, event after event, `[B * n]`.
@@ -124,8 +155,31 @@ pub struct BatchPlan {
     pub exchange: Exchange,
     /// Where this rank's remote rows came from.
     pub counts: Counts,
-    /// Fingerprint of the sampled neighbors.
-    pub hash: SampleHash,
+    /// Whether it is trained on.
+    pub training: bool,
+}
+
+impl BatchPlan {
+    /// Fingerprint of the neighbors sampled on this rank; evaluation has none.
+    pub fn sample_hash(&self) -> SampleHash {
+        let mut hash = SampleHash::default();
+        if !self.training {
+            return hash;
+        }
+        for (place, &logical) in self.embeds.iter().enumerate() {
+            let (logical, b) = (logical as usize, self.all.len());
+            let (event, role) = match logical / b {
+                0 => (logical, Role::Source),
+                1 => (logical - b, Role::Destination),
+                _ => {
+                    let (event, draw) = ((logical - 2 * b) / self.per_event, (logical - 2 * b) % self.per_event);
+                    (event, Role::Negative(draw as u32))
+                }
+            };
+            hash.add_root(&self.sample, place, self.all[event], role);
+        }
+        hash
+    }
 }
 
 /// What a batch writes to the state of this rank's nodes, in integers.
@@ -196,21 +250,28 @@ impl EventStage {
         let negatives = negatives_of(&self.stream, pass, batch, &events);
         logical_roots(&self.stream, pass.sampler.graph(), &events, &negatives, &mut self.roots);
         let words = |purpose| Key::new(pass.seed, purpose).narrow([pass.epoch, batch as u32, 0, 0]);
-        let (key, first) = (words(Purpose::Neighbor), span.start);
-        let share = {
-            let global = GlobalBatch { number: batch, first, events: &events, roots: &self.roots, key };
-            match &mut self.planner {
-                Some(planner) => planner.share(&pass.sampler, &global, &mut self.scratch),
-                None => whole_share(&pass.sampler, &global, &mut self.scratch),
-            }
+        let global = GlobalBatch {
+            number: batch,
+            first: span.start,
+            events: &events,
+            roots: &self.roots,
+            key: words(Purpose::Neighbor),
+            sampler: &pass.sampler,
+            cache: pass.cache.as_deref(),
+            known: if pass.is_training() { 2 * events.len() } else { self.roots.len() },
+        };
+        let share = match &mut self.planner {
+            Some(planner) => planner.share(&global, &mut self.scratch),
+            None => whole_share(&global, &mut self.scratch),
         };
         let commit = self.plan_commit(pass.mails_kept, &events, &share.rows);
         let per_event = pass.negatives_per_event as usize;
         let of_event = |&i: &u32| &negatives[i as usize * per_event..(i as usize + 1) * per_event];
         BatchPlan {
             batch,
-            global_events: events.len(),
-            hash: sample_hash(pass, &events, &share),
+            per_event,
+            embeds: share.embeds,
+            training: pass.is_training(),
             keep: dropout_masks(&self.stream, pass, &share.sample, words(Purpose::Dropout)),
             negatives: share.mine.iter().flat_map(of_event).copied().collect(),
             events: share.mine.iter().map(|&i| events[i as usize]).collect(),
@@ -220,7 +281,13 @@ impl EventStage {
             commit,
             exchange: share.exchange,
             counts: share.counts,
+            all: events,
         }
+    }
+
+    /// Distinct roots that were sampled, and that came from a cache, so far.
+    pub fn root_counts(&self) -> (u64, u64) {
+        self.scratch.counts()
     }
 
     /// What the batch's events leave behind: this rank's nodes' rows and mails, and the memory that travels for them.
@@ -306,11 +373,12 @@ impl EventStage {
 }
 
 /// The share of a rank that is alone: everything.
-fn whole_share(sampler: &Sampler, batch: &GlobalBatch<'_>, scratch: &mut SampleScratch) -> Share {
-    let sample = sampler.sample(batch.roots, batch.events[0], batch.key, scratch);
+fn whole_share(batch: &GlobalBatch<'_>, scratch: &mut SampleScratch) -> Share {
+    let embeds: Vec<u32> = (0..batch.roots.len() as u32).collect();
+    let sample = batch.sample(&embeds, scratch);
     Share {
         mine: (0..batch.events.len() as u32).collect(),
-        embeds: (0..batch.roots.len() as u32).collect(),
+        embeds,
         rows: sample.rows.clone(),
         embeddings: sample.root_of.clone(),
         sample,
@@ -371,39 +439,15 @@ pub fn logical_roots(
     }
 }
 
-/// Fingerprint of the samples of a training batch that this rank made; evaluation has none.
-fn sample_hash(pass: &Pass, events: &[EventId], share: &Share) -> SampleHash {
-    let mut hash = SampleHash::default();
-    if pass.epoch == 0 {
-        return hash;
-    }
-    let (b, per_event) = (events.len(), pass.negatives_per_event as usize);
-    for (place, &logical) in share.embeds.iter().enumerate() {
-        let logical = logical as usize;
-        let (event, role) = match logical / b {
-            0 => (logical, Role::Source),
-            1 => (logical - b, Role::Destination),
-            _ => ((logical - 2 * b) / per_event, Role::Negative(((logical - 2 * b) % per_event) as u32)),
-        };
-        hash.add_root(&share.sample, place, events[event], role);
-    }
-    hash
-}
-
 /// Masks keyed by what they apply to, so that merged roots agree on any rank (algorithm page, section 3).
 fn dropout_masks(stream: &EventStream, pass: &Pass, sample: &Sample, key: Key) -> Vec<Option<Vec<bool>>> {
+    let tick = stream.meta().tick;
     let mask = |dropout: Dropout, level: usize| {
         let hop = &sample.hops[level];
         let threshold = (dropout.p * 4_294_967_296.0).floor() as u64;
-        let words = dropout.heads * hop.fanout;
-        let mut keep = Vec::with_capacity(hop.roots.len() * words);
-        for root in &hop.roots {
-            let key = key.at(root.node.0, stream.meta().tick.nanoseconds(root.time), level as u32);
-            for block in 0..words.div_ceil(4) {
-                let take = (words - 4 * block).min(4);
-                keep.extend(key.block(block as u64)[..take].iter().map(|&word| u64::from(word) >= threshold));
-            }
-        }
+        let places: Vec<(u32, i64)> = hop.roots.iter().map(|root| (root.node.0, tick.nanoseconds(root.time))).collect();
+        let mut keep = vec![false; hop.roots.len() * dropout.heads * hop.fanout];
+        key.words_at(&places, level as u32, &mut keep, |word| u64::from(word) >= threshold);
         keep
     };
     (0..sample.hops.len()).map(|level| pass.dropout.map(|dropout| mask(dropout, level))).collect()

@@ -2,7 +2,7 @@
 
 use super::features::Features;
 use crate::memory::{NodeMemory, StateShape};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::stream::EventStream;
 use tidemill_models::input::MailInput;
@@ -17,9 +17,18 @@ pub struct Gather {
 }
 
 impl Gather {
+    /// A host tensor on the state's device. To a GPU it goes by way of page-locked memory, which libtorch reuses once the copy is
+    /// done, and in the calling thread's stream: the call returns before the copy has begun.
+    pub fn send(&self, host: Tensor) -> Tensor {
+        match self.shape.device {
+            Device::Cpu => host,
+            device => host.pin_memory(device).to_device_(device, host.kind(), true, false),
+        }
+    }
+
     /// `[n]` i64.
     pub fn index(&self, ids: impl Iterator<Item = i64>) -> Tensor {
-        Tensor::from_slice(&ids.collect::<Vec<_>>()).to_device(self.shape.device)
+        self.send(Tensor::from_slice(&ids.collect::<Vec<_>>()))
     }
 
     /// `[n]` i64 of row numbers.
@@ -38,7 +47,7 @@ impl Gather {
             Kind::Double => Tensor::from_slice(&values.collect::<Vec<f64>>()),
             kind => Tensor::from_slice(&values.map(|x| x as f32).collect::<Vec<f32>>()).to_kind(kind),
         };
-        host.to_device(self.shape.device)
+        self.send(host)
     }
 
     /// `[n]` float: ticks in seconds.
@@ -63,18 +72,18 @@ impl Gather {
         }
         let mut shape = shape.to_vec();
         shape.push(dim as i64);
-        let host = Tensor::empty(&shape, (Kind::Float, tch::Device::Cpu));
+        let host = Tensor::empty(&shape, (Kind::Float, Device::Cpu));
         // SAFETY: the tensor is contiguous, f32, on the CPU, freshly made and of exactly this many elements.
         let out = unsafe { std::slice::from_raw_parts_mut(host.data_ptr().cast::<f32>(), events.len() * dim) };
         features.gather(events, |slot| valid[slot], out);
-        Some(host.to_device(self.shape.device).to_kind(self.shape.kind))
+        Some(self.send(host).to_kind(self.shape.kind))
     }
 
     /// `[Q, D_e]` of rows at hand.
     fn feature_rows(&self, rows: &[f32], dim: usize) -> Option<Tensor> {
         (dim > 0).then(|| {
             let host = Tensor::from_slice(rows).view([(rows.len() / dim) as i64, dim as i64]);
-            host.to_device(self.shape.device).to_kind(self.shape.kind)
+            self.send(host).to_kind(self.shape.kind)
         })
     }
 

@@ -14,6 +14,7 @@ pub mod exchange;
 pub mod features;
 pub mod frontier;
 pub mod gather;
+pub mod handover;
 pub mod state;
 pub mod sync;
 pub mod wire;
@@ -110,8 +111,7 @@ impl Pipeline {
             stages.reader.begin(peers.clone(), self.me(), partition.clone(), &self.memory);
             peers
         });
-        let training = pass.epoch > 0;
-        self.staleness = if training && !self.config.serial { self.config.staleness as usize } else { 0 };
+        self.staleness = if pass.is_training() && !self.config.serial { self.config.staleness as usize } else { 0 };
         self.running = if self.config.serial {
             Running::Inline(stages, Some((pass, batches)))
         } else {
@@ -130,7 +130,7 @@ impl Pipeline {
     pub fn next_batch(&mut self) -> Result<Option<ReadyBatch>> {
         let next = match &mut self.running {
             Running::Inline(stages, Some((pass, batches))) => {
-                if pass.epoch > 0 {
+                if pass.is_training() {
                     self.timeline.saw(Seen::State, 0);
                 }
                 batches.next().map(|batch| stages.make(pass, batch, &self.memory, &mut self.timeline)).transpose()?
@@ -156,6 +156,9 @@ impl Pipeline {
     /// A lost peer.
     pub fn commit_state(&mut self, batch: &ReadyBatch, embedded: &Embedded, model: &dyn Model) -> Result<()> {
         let rows = if self.staleness > 0 { CommitRows::ReadAgain } else { CommitRows::AsRead };
+        if let Running::Ahead(workers) = &self.running {
+            workers.committing();
+        }
         self.writer.commit(&self.memory, &batch.plan, embedded, model, (rows, self.peers.as_ref()))?;
         if let Running::Ahead(workers) = &self.running {
             workers.committed();

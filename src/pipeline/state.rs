@@ -10,10 +10,11 @@ use super::exchange::{self, Peers};
 use super::features::Features;
 use super::gather::Gather;
 use super::lock;
+use crate::device::stream::Event;
 use crate::error::Result;
 use crate::memory::{NodeMemory, StateCommit};
 use crate::partition::{Partition, Rank};
-use crate::sampler::Hop;
+use crate::sampler::{Hop, SampleHash};
 use std::sync::{Arc, Mutex};
 use tch::Tensor;
 use tidemill_models::input::{Embedded, LayerInput, LossReduction, ModelInput, PairInput};
@@ -27,6 +28,10 @@ pub struct ReadyBatch {
     pub input: ModelInput,
     /// Which embeddings are scored against which.
     pub pairs: PairInput,
+    /// Fingerprint of the sampled neighbors, as they were turned into the input; evaluation has none.
+    pub hash: SampleHash,
+    /// Behind the read, in the stream that it was given to; absent where stages run inline.
+    pub arrived: Option<Arc<Event>>,
 }
 
 /// A batch as far as it can be made without a look at the state.
@@ -35,6 +40,7 @@ pub struct PreparedBatch {
     /// All but what depends on times of last update.
     layers: Vec<LayerInput>,
     pairs: PairInput,
+    hash: SampleHash,
 }
 
 /// Reads the state for batches.
@@ -83,8 +89,8 @@ impl StateReader {
         }
         let hops = plan.sample.hops.iter().zip(&plan.keep).rev();
         let layers = hops.map(|(hop, keep)| self.layer(hop, keep.as_deref())).collect();
-        let pairs = self.pairs(&plan);
-        Ok(PreparedBatch { plan, layers, pairs })
+        let (pairs, hash) = (self.pairs(&plan), plan.sample_hash());
+        Ok(PreparedBatch { plan, layers, pairs, hash })
     }
 
     /// Brings the rows of a prepared batch that other ranks own.
@@ -102,7 +108,7 @@ impl StateReader {
 
     /// Reads a prepared batch's rows and mail.
     pub fn read(&mut self, prepared: PreparedBatch, memory: &mut NodeMemory) -> ReadyBatch {
-        let PreparedBatch { plan, mut layers, pairs } = prepared;
+        let PreparedBatch { plan, mut layers, pairs, hash } = prepared;
         for (layer, hop) in layers.iter_mut().rev().zip(&plan.sample.hops) {
             self.date(layer, hop, memory);
         }
@@ -116,7 +122,7 @@ impl StateReader {
         if self.among.is_some() {
             exchange::drop_copies(&plan, memory, &mut self.features);
         }
-        ReadyBatch { plan, input, pairs }
+        ReadyBatch { plan, input, pairs, hash, arrived: None }
     }
 
     /// Most bytes of other ranks' rows and features that were here at once.
@@ -134,7 +140,7 @@ impl StateReader {
         LayerInput {
             root: self.gather.rows(&hop.below_root),
             neighbor: self.gather.rows(&hop.below_neighbor).view([r, k]),
-            valid: Tensor::from_slice(&valid).view([r, k]).to_device(shape.device),
+            valid: self.gather.send(Tensor::from_slice(&valid).view([r, k])),
             dt: self.elapsed(hop, |root, _| hop.roots[root].time.0),
             root_dt: Tensor::zeros([r], (shape.kind, shape.device)),
             edge_features: self.gather.edge_features(&self.features, &hop.event, &valid, &[r, k]),
@@ -170,7 +176,7 @@ impl StateReader {
             source: of(0..b),
             destination: of(b..2 * b),
             negative: of(2 * b..plan.embeddings.len()),
-            events: plan.global_events as f64,
+            events: plan.all.len() as f64,
             loss: self.loss,
         }
     }

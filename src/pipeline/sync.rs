@@ -12,8 +12,8 @@
 use super::wire::bytes_of;
 use crate::comms::Communicator;
 use crate::error::Result;
-use crate::queue::{self, Receiver, Sender};
-use crate::stats::{Stage, Stall, Timeline};
+use crate::queue::{self, Gauge, Receiver, Sender};
+use crate::stats::{self, Stage, Stall, Timeline};
 use std::thread::JoinHandle;
 use tch::{Kind, Tensor};
 use tidemill_models::optimizer::{LrSchedule, Optimizer, clip_norm, grad_norm};
@@ -153,6 +153,7 @@ struct Answer {
 /// The sync stage on a thread of its own, for `pipeline.staleness > 0`.
 pub struct SyncWorker {
     gradients: Sender<Gradient>,
+    gauge: Gauge<Gradient>,
     answers: Receiver<Answer>,
     worker: JoinHandle<(SyncStage, Timeline)>,
     /// Batches whose gradient is out.
@@ -175,7 +176,8 @@ impl SyncWorker {
         let (done, answers) = queue::bounded(staleness + 1);
         let (own, times) = (parameters.twin(), timeline.twin());
         let worker = super::workers::spawn(Stage::Sync, move || sync_all(stage, own, total, work, done, times));
-        SyncWorker { gradients, answers, worker, out: 0, free: Vec::new() }
+        let gauge = gradients.gauge();
+        SyncWorker { gradients, gauge, answers, worker, out: 0, free: Vec::new() }
     }
 
     /// Batches whose parameter commit has not come back.
@@ -228,6 +230,7 @@ impl SyncWorker {
         drop(self.gradients);
         let (stage, own) = self.worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         times.merge(own);
+        times.add_queue(stats::Queue::Gradients, &self.gauge.stats());
         stage
     }
 }

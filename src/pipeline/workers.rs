@@ -12,11 +12,13 @@
 
 use super::event::{BatchPlan, EventStage, Pass};
 use super::frontier::Frontier;
+use super::handover::Handover;
 use super::state::{ReadyBatch, StateReader};
+use crate::device;
 use crate::error::Result;
 use crate::memory::NodeMemory;
 use crate::queue::{self, Gauge, Receiver, Sender};
-use crate::stats::{Seen, Stage, Stall, Timeline};
+use crate::stats::{self, Seen, Stage, Stall, Timeline};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -54,6 +56,7 @@ impl Stages {
 pub struct Workers {
     ready: Option<Receiver<Result<ReadyBatch>>>,
     frontier: Arc<Frontier>,
+    handover: Arc<Handover>,
     event: JoinHandle<(EventStage, Timeline)>,
     state: JoinHandle<(StateReader, Timeline)>,
     plans: Gauge<BatchPlan>,
@@ -83,23 +86,34 @@ impl Workers {
         let (ready_sender, ready_receiver) = queue::bounded(1 + ahead.staleness);
         let (plans, readies) = (plan_sender.gauge(), ready_sender.gauge());
         let frontier = Arc::new(Frontier::default());
-        let training = pass.epoch > 0;
+        let training = pass.is_training();
         let Stages { event, reader } = stages;
         let times = timeline.twin();
         let event = spawn(Stage::Event, move || plan_all(event, &pass, batches, plan_sender, times));
         let (times, commits) = (timeline.twin(), frontier.clone());
-        let see = See { commits, staleness: ahead.staleness, training };
+        let handover = Arc::new(Handover::new(super::lock(&memory).shape().device));
+        let see = See { commits, handover: handover.clone(), staleness: ahead.staleness, training };
         let state = spawn(Stage::State, move || read_all(reader, &memory, see, (plan_receiver, ready_sender), times));
-        Workers { ready: Some(ready_receiver), frontier, event, state, plans, readies }
+        Workers { ready: Some(ready_receiver), frontier, handover, event, state, plans, readies }
     }
 
     /// The next ready batch; `None` after the last, or if a worker panicked.
     pub fn next_batch(&mut self) -> Option<Result<ReadyBatch>> {
-        self.ready.as_mut()?.recv()
+        let batch = self.ready.as_mut()?.recv()?;
+        if let Ok(batch) = &batch {
+            self.handover.take_over(batch);
+        }
+        Some(batch)
+    }
+
+    /// A batch is about to have its state commit.
+    pub fn committing(&self) {
+        self.handover.before_commit();
     }
 
     /// A batch has had its state commit.
     pub fn committed(&self) {
+        self.handover.after_commit();
         self.frontier.advance();
     }
 
@@ -114,6 +128,8 @@ impl Workers {
         timeline.merge(event_times);
         timeline.merge(state_times);
         let nanos = std::time::Duration::from_nanos;
+        timeline.add_queue(stats::Queue::Plans, &self.plans.stats());
+        timeline.add_queue(stats::Queue::Batches, &self.readies.stats());
         for (queue, from, to) in
             [(self.plans.stats(), Stage::Event, Stage::State), (self.readies.stats(), Stage::State, Stage::Gradient)]
         {
@@ -137,6 +153,10 @@ impl Workers {
 }
 
 pub(super) fn spawn<T: Send + 'static>(stage: Stage, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let work = move || {
+        device::work_beside_the_model(stage != Stage::Sync);
+        work()
+    };
     thread::Builder::new().name(format!("{}-stage", stage.name())).spawn(work).expect("the system can start a thread")
 }
 
@@ -159,6 +179,7 @@ fn plan_all(
 /// What the state stage must see before it reads.
 struct See {
     commits: Arc<Frontier>,
+    handover: Arc<Handover>,
     staleness: usize,
     training: bool,
 }
@@ -170,6 +191,7 @@ fn read_all(
     (mut plans, mut ready): (Receiver<BatchPlan>, Sender<Result<ReadyBatch>>),
     mut times: Timeline,
 ) -> (StateReader, Timeline) {
+    see.handover.own_stream();
     let first = super::lock(memory).commits();
     let mut before = 0usize; // batches of this run whose commits come before the one at hand
     while let Some(plan) = plans.recv() {
@@ -184,8 +206,9 @@ fn read_all(
             let prepared = prepared?;
             reader.bring(&prepared, memory)?;
             let mut memory = super::lock(memory);
-            let seen = memory.commits() - first;
-            Ok((reader.read(prepared, &mut memory), seen))
+            see.handover.before_read();
+            let read = reader.read(prepared, &mut memory);
+            Ok((ReadyBatch { arrived: Some(see.handover.after_read()), ..read }, memory.commits() - first))
         });
         let read = read.map(|(batch, seen)| {
             if see.training {

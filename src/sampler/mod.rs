@@ -16,17 +16,20 @@
 //! Absent on purpose: a table of each node's latest K events (a prefix's tail is that already), features, and negatives.
 
 pub mod block;
+pub mod cache;
 pub mod config;
 mod dedup;
 pub mod hash;
 #[cfg(test)]
 mod real_streams;
 mod recent;
+mod serve;
 #[cfg(test)]
 mod tests;
 mod uniform;
 
 pub use block::{Hop, Root, Sample};
+pub use cache::SampleCache;
 pub use config::{HopTime, SameBatch, SamplerConfig, SamplerConfigError, Strategy};
 pub use hash::{Role, SampleHash};
 
@@ -34,6 +37,7 @@ use crate::graph::{Entry, Tcsr};
 use block::Slots;
 use dedup::{NodeTable, RootTable};
 use rayon::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId, Timestamp};
 use tidemill_data::philox::Key;
@@ -61,6 +65,25 @@ pub struct Sampler {
 pub struct SampleScratch {
     roots: RootTable,
     rows: NodeTable,
+    serve: serve::ServeScratch,
+}
+
+impl SampleScratch {
+    /// Distinct roots of the top hop that were sampled, and that came from a cache's records, so far.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.serve.sampled, self.serve.served)
+    }
+}
+
+/// Which of a batch's roots a [`SampleCache`] knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The cache.
+    pub cache: &'a SampleCache,
+    /// The batch's number in the pass that the cache was made for.
+    pub batch: usize,
+    /// The leading roots, by their places among that batch's known roots.
+    pub places: &'a [u32],
 }
 
 impl Sampler {
@@ -102,6 +125,27 @@ impl Sampler {
         sample
     }
 
+    /// As [`Sampler::sample_into`], with the leading roots' samples from a cache where it holds the batch. The sample is the same.
+    ///
+    /// # Panics
+    /// As [`Sampler::sample`].
+    pub fn sample_known_into(
+        &self,
+        known: Option<Known<'_>>,
+        roots: &[Root],
+        first_event: EventId,
+        key: Key,
+        scratch: &mut SampleScratch,
+        sample: &mut Sample,
+    ) {
+        let record = known.and_then(|known| Some((known.cache.record(known.batch)?, known.places)));
+        let served = record
+            .is_some_and(|(record, places)| self.serve(&record, places, roots, (first_event, key), scratch, sample));
+        if !served {
+            self.sample_into(roots, first_event, key, scratch, sample);
+        }
+    }
+
     /// As [`Sampler::sample`], into buffers at hand.
     ///
     /// # Panics
@@ -117,11 +161,13 @@ impl Sampler {
         let Sample { hops, root_of, rows } = sample;
         hops.resize_with(self.config.hops(), Hop::default);
         number_roots(roots, &mut hops[0].roots, root_of, &mut scratch.roots);
+        scratch.serve.sampled += hops[0].roots.len() as u64;
         for (h, &fanout) in self.config.neighbors.iter().enumerate() {
             let (upper, lower) = hops.split_at_mut(h + 1);
             let hop = &mut upper[h];
             hop.resize(fanout);
-            self.select(h as u32, hop, first_event, key);
+            let all = 0..hop.roots.len();
+            self.select(h as u32, hop, all, first_event, key);
             match lower.first_mut() {
                 Some(next) => self.descend(hop, &mut next.roots, &mut scratch.roots),
                 None => number_rows(hop, self.graph.nodes(), rows, &mut scratch.rows),
@@ -129,26 +175,27 @@ impl Sampler {
         }
     }
 
-    /// Finds the neighbors of all roots of hop `h`, in parallel if they are many.
-    fn select(&self, h: u32, hop: &mut Hop, first_event: EventId, key: Key) {
+    /// Finds the neighbors of some roots of hop `h`, in parallel if they are many.
+    fn select(&self, h: u32, hop: &mut Hop, which: Range<usize>, first_event: EventId, key: Key) {
         let (k, draw) = (hop.fanout, Draw { h, first_event, key });
-        if hop.neighbor.len() < self.serial_below {
-            let part = Part {
-                roots: &mut hop.roots,
-                count: &mut hop.count,
-                neighbor: &mut hop.neighbor,
-                event: &mut hop.event,
-                time: &mut hop.time,
-            };
+        let slots = which.start * k..which.end * k;
+        let part = Part {
+            roots: &mut hop.roots[which.clone()],
+            count: &mut hop.count[which],
+            neighbor: &mut hop.neighbor[slots.clone()],
+            event: &mut hop.event[slots.clone()],
+            time: &mut hop.time[slots],
+        };
+        if part.neighbor.len() < self.serial_below {
             return self.select_part(part, k, draw);
         }
         let mut run = || {
             let columns = (
-                hop.roots.par_chunks_mut(CHUNK),
-                hop.count.par_chunks_mut(CHUNK),
-                hop.neighbor.par_chunks_mut(CHUNK * k),
-                hop.event.par_chunks_mut(CHUNK * k),
-                hop.time.par_chunks_mut(CHUNK * k),
+                part.roots.par_chunks_mut(CHUNK),
+                part.count.par_chunks_mut(CHUNK),
+                part.neighbor.par_chunks_mut(CHUNK * k),
+                part.event.par_chunks_mut(CHUNK * k),
+                part.time.par_chunks_mut(CHUNK * k),
             );
             columns.into_par_iter().for_each(|(roots, count, neighbor, event, time)| {
                 let part = Part { roots, count, neighbor, event, time };
@@ -221,18 +268,25 @@ impl Sampler {
         for (root, below) in hop.roots.iter().zip(&mut hop.below_root) {
             *below = table.insert(root.node, root.time, next, || root.before);
         }
-        for (r, root) in hop.roots.iter().enumerate() {
-            let valid = hop.slots(r);
-            for at in valid.clone() {
-                let (node, event) = (hop.neighbor[at], hop.event[at]);
-                hop.below_neighbor[at] = match self.config.hop_time {
-                    HopTime::Edge => {
-                        table.insert(node, hop.time[at], next, || Some(self.graph.far_offset(event, root.node, node)))
-                    }
-                    HopTime::Root => table.insert(node, root.time, next, || None),
-                };
-            }
-            hop.below_neighbor[valid.end..(r + 1) * hop.fanout].fill(0);
+        for r in 0..hop.roots.len() {
+            self.descend_slots(hop, r, next, table);
+            let absent = hop.slots(r).end..(r + 1) * hop.fanout;
+            hop.below_neighbor[absent].fill(0);
+        }
+    }
+
+    /// Makes roots of the next hop out of the neighbors of root `r`.
+    #[inline]
+    fn descend_slots(&self, hop: &mut Hop, r: usize, next: &mut Vec<Root>, table: &mut RootTable) {
+        let root = hop.roots[r];
+        for at in hop.slots(r) {
+            let (node, event) = (hop.neighbor[at], hop.event[at]);
+            hop.below_neighbor[at] = match self.config.hop_time {
+                HopTime::Edge => {
+                    table.insert(node, hop.time[at], next, || Some(self.graph.far_offset(event, root.node, node)))
+                }
+                HopTime::Root => table.insert(node, root.time, next, || None),
+            };
         }
     }
 }

@@ -480,3 +480,80 @@ fn hashes_print_and_read_back() {
     }
     assert_eq!(SampleHash(u128::MAX) + SampleHash(2), SampleHash(1), "a wrapping sum");
 }
+
+/// A batch's roots with all positives first, as the pipeline lays them out.
+fn positives_first(events: &Events, graph: &Tcsr, batch: std::ops::Range<u32>) -> (Vec<Root>, usize) {
+    let roots = events.roots(graph, batch);
+    let of = |j: usize| roots.iter().skip(j).step_by(3).copied();
+    (of(0).chain(of(1)).chain(of(2)).collect(), 2 * roots.len() / 3)
+}
+
+proptest! {
+    /// Any stream and setting, from the heap and from the file: batches served from records equal sampled ones, whichever of the
+    /// known roots are asked for and in whatever order, whatever comes behind them, and no known root is sampled.
+    #[test]
+    fn served_equals_sampled(
+        list in prop::collection::vec((0u32..7, 0u32..7, -5i64..15), 8..60),
+        config in any_config(),
+        subset in prop::collection::vec(0usize..1000, 0..40),
+        heap_bytes in 0u64..3000,
+    ) {
+        let config = SamplerConfig { strategy: Strategy::Recent, ..config };
+        let (events, size) = (Events::new(7, list), 6);
+        let graph = events.graph();
+        let sampler = Sampler::new(&config, graph.clone(), TICK);
+        let total = events.time.len() as u32;
+        let batch = |k: usize| k as u32 * size..((k as u32 + 1) * size).min(total);
+        let known = |k: usize, list: &mut Vec<Root>| {
+            let (roots, positives) = positives_first(&events, &graph, batch(k));
+            *list = roots[..positives].to_vec();
+            EventId(batch(k).start)
+        };
+        let (batches, folder) = (total.div_ceil(size) as usize, std::env::temp_dir());
+        let cache = SampleCache::build_within(&sampler, batches, known, (heap_bytes, 1 << 20), &folder).unwrap();
+        assert_eq!(cache.batches(), batches);
+        let (mut scratch, mut sample) = (SampleScratch::default(), Sample::default());
+        for k in 0..batches {
+            let (roots, positives) = positives_first(&events, &graph, batch(k));
+            let all: Vec<u32> = (0..positives as u32).collect();
+            let some: Vec<u32> = subset.iter().map(|i| (i % positives) as u32).collect();
+            for (places, others) in [(&all, &roots[positives..]), (&some, &roots[positives..]), (&some, &[][..]), (&vec![], &roots[..])] {
+                let asked: Vec<Root> = places.iter().map(|&i| roots[i as usize]).chain(others.iter().copied()).collect();
+                let first = EventId(batch(k).start);
+                let (sampled, _) = scratch.counts();
+                let known = Some(Known { cache: &cache, batch: k, places });
+                sampler.sample_known_into(known, &asked, first, key(), &mut scratch, &mut sample);
+                assert_eq!(sample, sampler.sample(&asked, first, key(), &mut SampleScratch::default()));
+                check(&events, &config, &asked, first, &sample);
+                let fresh: std::collections::HashSet<_> = asked[places.len()..].iter().map(|r| (r.node, r.time)).collect();
+                assert!(scratch.counts().0 - sampled <= fresh.len() as u64, "a known root was sampled");
+            }
+        }
+    }
+}
+
+/// A batch that is not the record's is sampled: other events, another graph's times, a batch beyond the bound.
+#[test]
+fn a_foreign_record_is_not_served() {
+    let events = Events::random(20, 100);
+    let (graph, folder) = (events.graph(), std::env::temp_dir());
+    let sampler = Sampler::new(&recent(&[3], SameBatch::Hidden), graph.clone(), TICK);
+    let known = |k: usize, list: &mut Vec<Root>| {
+        *list = events.roots(&graph, k as u32 * 10..k as u32 * 10 + 10);
+        EventId(k as u32 * 10)
+    };
+    let whole = SampleCache::build(&sampler, 10, known, 1 << 20, &folder).unwrap();
+    assert_eq!((whole.batches(), SampleCache::build(&sampler, 10, known, 0, &folder).unwrap().batches()), (10, 0));
+    let bounded = SampleCache::build(&sampler, 10, known, whole.bytes() / 2, &folder).unwrap();
+    assert!(bounded.bytes() <= whole.bytes() / 2 && (3..8).contains(&bounded.batches()), "{}", bounded.batches());
+    let (mut scratch, mut sample, places) =
+        (SampleScratch::default(), Sample::default(), (0..30).collect::<Vec<u32>>());
+    for (cache, batch, served) in [(&whole, 5, true), (&whole, 6, false), (&whole, 99, false), (&bounded, 9, false)] {
+        let (roots, before) = (events.roots(&graph, 50..60), scratch.counts());
+        let known = Some(Known { cache, batch, places: &places });
+        sampler.sample_known_into(known, &roots, EventId(50), key(), &mut scratch, &mut sample);
+        assert_eq!(sample, sampler.sample(&roots, EventId(50), key(), &mut SampleScratch::default()));
+        assert_eq!(scratch.counts().1 > before.1, served, "batch {batch}");
+        assert_eq!(scratch.counts().0 == before.0, served, "batch {batch}");
+    }
+}

@@ -52,7 +52,7 @@ impl Trainer {
     /// * `rows`: `[N, D_m]`, for the hook.
     pub(super) fn sync_batch(&mut self, batch: &ReadyBatch, scored: &Scored, rows: Option<&Tensor>) -> Result<()> {
         let plan = &batch.plan;
-        let uncommitted = Uncommitted { batch: plan.batch, events: plan.global_events, hash: plan.hash };
+        let uncommitted = Uncommitted { batch: plan.batch, events: plan.all.len(), hash: batch.hash };
         let word = self.word(scored.loss);
         if self.pipeline.staleness() > 0 {
             self.call_batch_hook(batch, scored, rows);

@@ -11,6 +11,7 @@ pub mod config;
 pub mod durable;
 mod history;
 mod hooks;
+mod kept_samples;
 mod measure;
 pub mod metrics_log;
 pub mod peak_rss;
@@ -35,6 +36,7 @@ pub use summary::Summary;
 
 use crate::comms::Communicator;
 use crate::config::Config;
+use crate::device;
 use crate::error::Result;
 use crate::eval::{self, SplitScores};
 use crate::pipeline::Pipeline;
@@ -104,6 +106,8 @@ impl Trainer {
     /// The loop: one pass over the training split, from wherever the history stands in it.
     fn train_epoch(&mut self) -> Result<EpochEnd> {
         self.abandon(); // what an epoch that ended in an error left
+        self.lap = Instant::now();
+        self.keep_training_samples();
         let pass = self.passes.train(self.history.epoch);
         let batches = self.history.batch..self.epoch_batches(&pass);
         self.owners = pass.owners_after(batches.end);
@@ -113,10 +117,10 @@ impl Trainer {
             0 => self.pipeline.start_afresh(pass, batches),
             _ => self.pipeline.start(pass, batches),
         }
-        self.lap = Instant::now();
         while let Some(batch) = self.pipeline.next_batch()? {
             let number = batch.plan.batch;
             self.note_staleness();
+            let _range = device::range(Stage::Gradient.name(), number);
             let forward = Instant::now();
             let embedded = self.model.embed(&batch.input, Mode::Train); // z [R, D_emb], rows [N, D_m]
             self.pipeline.timeline().add(Stage::Gradient, number, forward);
@@ -151,6 +155,7 @@ impl Trainer {
         let state_hash = self.state_hash()?;
         let (trained, owners) = (self.store_state()?, self.owners.clone());
         self.close_bar();
+        self.keep_validation_samples();
         let val = self.score_split(&self.passes.val.clone())?;
         let val = eval::SplitMetrics::of(&val, &self.stream, &self.split.new_nodes, self.config.eval.new_node);
         let epoch = self.history.close_epoch(val, state_hash, self.config.eval.average).clone();
@@ -182,7 +187,7 @@ impl Trainer {
             let z = self.pipeline.exchange_embeddings(&batch, &embedded.z)?;
             let (positive, negative) = self.model.logits(&z, &batch.pairs);
             scores.push(&batch.plan.events, &positive, &negative)?;
-            events += batch.plan.global_events as u64;
+            events += batch.plan.all.len() as u64;
             self.advance_bar(events, None);
         }
         let mut scores = self.gather_scores(scores)?;
@@ -226,7 +231,7 @@ impl Trainer {
             return Ok(None);
         }
         let (kept, owners) = (self.store_state()?, self.owners.clone());
-        let scores = self.score_split(&Pass { events: events.into(), ..pass.clone() })?;
+        let scores = self.score_split(&Pass { events: events.into(), cache: None, ..pass.clone() })?;
         self.put_state(&[&kept], owners)?;
         Ok(Some(scores.metrics()))
     }

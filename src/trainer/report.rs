@@ -5,7 +5,7 @@ use super::{Trainer, peak_rss};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::eval::SplitMetrics;
-use crate::stats::{Seen, Stage, Stall};
+use crate::stats::{Queue, Seen, Stage, Stall};
 use std::path::Path;
 
 impl Trainer {
@@ -56,6 +56,7 @@ impl Trainer {
             peak_rss_bytes: peak_rss::peak_rss_bytes().unwrap_or(0),
             state_hash: epochs.last().map(|epoch| epoch.state_hash.clone()).unwrap_or_default(),
             sample_hash: self.history.sample_hash.to_string(),
+            queues: self.queues(),
             stages: self.stages(),
             staleness: self.staleness(),
             ..Summary::default()
@@ -74,6 +75,24 @@ impl Trainer {
     pub fn write_trace(&mut self, path: &Path) -> Result<()> {
         let trace = self.pipeline.timeline().chrome_trace();
         std::fs::write(path, trace.to_string()).map_err(Error::io("write", path))
+    }
+
+    fn queues(&mut self) -> Vec<summary::Queue> {
+        let times = self.pipeline.timeline();
+        let of = |queue: Queue| {
+            let stats = times.queue(queue);
+            summary::Queue {
+                name: queue.name().to_owned(),
+                min: stats.length_min,
+                max: stats.length_max,
+                mean: stats.length_sum as f64 / stats.sent.max(1) as f64,
+                sent: stats.sent,
+                full_s: stats.full_ns as f64 / 1e9,
+                empty_s: stats.empty_ns as f64 / 1e9,
+                resized: 0,
+            }
+        };
+        Queue::ALL.into_iter().filter(|&queue| times.queue(queue).sent > 0).map(of).collect()
     }
 
     fn staleness(&mut self) -> summary::Staleness {

@@ -231,6 +231,12 @@ pub struct Queue {
     pub max: u64,
     /// Mean length.
     pub mean: f64,
+    /// Items that went through.
+    pub sent: u64,
+    /// Seconds that the sender waited for room.
+    pub full_s: f64,
+    /// Seconds that the receiver waited for an item.
+    pub empty_s: f64,
     /// How often its capacity changed.
     pub resized: u64,
 }

@@ -208,21 +208,82 @@ fn non_finite_loss_keeps_the_state_before() {
     assert_eq!(left, kept);
 }
 
-/// Stages on workers of their own, with queues of any length, give the bits of the stages run inline.
+/// Stages on workers of their own, with queues of any length, samples kept or made anew: the bits of the stages run inline.
 #[test]
 fn pipelined_is_serial() {
     let folder = tempfile::tempdir().expect("a folder");
-    let run_with = |name: &str, serial: bool, queue_max: usize| {
+    let run_with = |serial: bool, queue_max: usize, cache: bool| {
         let mut config = small_config();
-        (config.pipeline.serial, config.pipeline.queue_max) = (serial, queue_max);
-        run(&folder.path().join(name), config)
+        (config.pipeline.serial, config.pipeline.queue_max, config.sampler.cache) = (serial, queue_max, cache);
+        run(&folder.path().join(format!("{serial}-{queue_max}-{cache}")), config)
     };
-    let serial = run_with("serial", true, 16);
-    for queue_max in [1, 2, 16] {
-        let pipelined = run_with(&format!("pipelined-{queue_max}"), false, queue_max);
-        assert_eq!(pipelined.state_hash, serial.state_hash, "queues of {queue_max}");
-        assert_eq!(pipelined.sample_hash, serial.sample_hash, "queues of {queue_max}");
-        assert_eq!(links(&pipelined), links(&serial), "queues of {queue_max}");
+    let reference = run_with(true, 16, false);
+    for (serial, queue_max) in [(true, 16), (false, 1), (false, 2), (false, 16)] {
+        for cache in [true, false].into_iter().filter(|cache| *cache || !serial) {
+            let other = run_with(serial, queue_max, cache);
+            let what = format!("serial {serial}, queues of {queue_max}, cache {cache}");
+            assert_eq!(
+                (&other.state_hash, &other.sample_hash),
+                (&reference.state_hash, &reference.sample_hash),
+                "{what}"
+            );
+            assert_eq!(links(&other), links(&reference), "{what}");
+        }
+    }
+}
+
+/// The same on a real stream, with the whole model; a full epoch of the field's settings where `TIDEMILL_FULL` is set.
+#[test]
+fn pipelined_is_serial_wikipedia() {
+    let Some(stream) = streams::real("wikipedia.csv.gz") else { return };
+    let full = std::env::var_os("TIDEMILL_FULL").is_some();
+    let hashes = |serial: bool, queue_max: usize, cache: bool| {
+        let mut config = Config::default();
+        (config.train.batch_size, config.train.checkpoint_every) = (200, 0);
+        config.train.max_batches = if full { 0 } else { 8 };
+        (config.pipeline.serial, config.pipeline.queue_max, config.sampler.cache) = (serial, queue_max, cache);
+        let mut trainer = Trainer::over(config, stream.clone()).expect("valid");
+        trainer.train_epoch().expect("trains");
+        if !full {
+            trainer.history.batch = 0; // a second epoch, from kept samples
+            trainer.history.epoch = 2;
+            trainer.train_epoch().expect("trains");
+        }
+        let memory = trainer.pipeline.memory();
+        let state =
+            crate::trainer::state_hash::of(trainer.model.parameters(), trainer.sync.stage().optimizer(), &memory);
+        (state, trainer.history.sample_hash)
+    };
+    let reference = hashes(true, 16, false);
+    for (queue_max, cache) in [(1, true), (2, false), (16, true), (16, false)] {
+        assert_eq!(hashes(false, queue_max, cache), reference, "queues of {queue_max}, cache {cache}");
+    }
+}
+
+/// From the second epoch on, no positive root of training and no root at all of validation is sampled.
+#[test]
+fn kept_samples_are_not_made_again() {
+    let mut config = config(16, 0);
+    config.train.epochs = 2;
+    for layers in [1, 2] {
+        (config.model.tgn.layers, config.sampler.neighbors) = (layers, vec![5; layers]);
+        let mut trainer = Trainer::over(config.clone(), streams::small()).expect("valid");
+        trainer.keep_training_samples();
+        trainer.keep_validation_samples();
+        let mut stage = crate::pipeline::event::EventStage::new(trainer.stream.clone());
+        let train = trainer.passes.train(2);
+        for batch in 0..train.batches() {
+            let before = stage.root_counts();
+            let plan = stage.plan(&train, batch);
+            let positives = &plan.sample.root_of[..2 * plan.events.len()];
+            let distinct = 1 + u64::from(*positives.iter().max().expect("roots"));
+            let after = stage.root_counts();
+            assert!(after.1 - before.1 >= distinct && after.0 - before.0 <= plan.negatives.len() as u64);
+        }
+        let sampled = stage.root_counts().0;
+        let val = trainer.passes.val.clone();
+        (0..val.batches()).for_each(|batch| drop(stage.plan(&val, batch)));
+        assert_eq!(stage.root_counts().0, sampled, "evaluation's negatives are kept, too");
     }
 }
 
