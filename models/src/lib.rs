@@ -35,6 +35,7 @@ pub mod optimizer;
 pub mod parameters;
 pub mod tgn;
 pub mod time_encoder;
+pub mod transformer;
 
 pub use embedding::Embedding;
 pub use error::{Error, Result};

@@ -120,6 +120,7 @@ impl TgnConfig {
         require(self.heads > 0, "heads", self.heads, "attention has at least one head", "write 1 or 2")?;
         match self.embedding {
             Embedding::Attention => self.validate_heads(),
+            Embedding::Transformer => self.validate_transformer(),
             Embedding::Sum => Ok(()),
             Embedding::Identity | Embedding::Time => self.validate_row_embedding(),
         }
@@ -139,6 +140,15 @@ impl TgnConfig {
             )?;
         }
         Ok(())
+    }
+
+    fn validate_transformer(&self) -> Result<()> {
+        let (out, heads) = (self.embedding_dim, self.heads);
+        let reason = format!("the {heads} heads (model.heads) share it in equal parts");
+        let mend = format!("write {}, or change heads", (out / heads).max(1) * heads);
+        require(out % heads == 0, "embedding_dim", out, &reason, &mend)?;
+        let reason = "this embedding's query knows no time";
+        require(!self.root_time, "root_time", self.root_time, reason, "write false, or embedding = \"attention\"")
     }
 
     fn validate_row_embedding(&self) -> Result<()> {
@@ -313,7 +323,7 @@ impl Tgn {
 impl Model for Tgn {
     fn spec(&self) -> StateSpec {
         let c = &self.config;
-        let attends = c.embedding == Embedding::Attention;
+        let attends = matches!(c.embedding, Embedding::Attention | Embedding::Transformer);
         StateSpec {
             kind: c.dtype.kind(),
             memory_dim: c.memory_dim,
@@ -423,6 +433,8 @@ mod tests {
             (TgnConfig { heads: 3, ..base() }, "heads"),
             (TgnConfig { heads: 8, layers: 2, embedding_dim: 102, ..base() }, "heads"),
             (TgnConfig { embedding: Embedding::Identity, embedding_dim: 50, ..base() }, "embedding_dim"),
+            (TgnConfig { embedding: Embedding::Transformer, root_time: false, heads: 3, ..base() }, "embedding_dim"),
+            (TgnConfig { embedding: Embedding::Transformer, ..base() }, "root_time"),
             (TgnConfig { embedding: Embedding::Time, layers: 2, ..base() }, "layers"),
             (TgnConfig { embedding: Embedding::Time, root_time: false, ..base() }, "root_time"),
         ];

@@ -14,6 +14,7 @@ use tidemill_models::message::{Message, aggregate};
 use tidemill_models::neighborhood::Neighborhood;
 use tidemill_models::parameters::{Declarations, Init, ParameterId};
 use tidemill_models::time_encoder::{Tape, TimeEncoder};
+use tidemill_models::transformer::{Transformer, TransformerDims};
 use tidemill_models::{
     Aggregator, Draw, Dtype, Embedding, FeatureDims, LayerInput, LossReduction, LrSchedule, MailInput, MessageTime,
     Mode, Model, ModelInput, Optimizer, OptimizerConfig, OptimizerKind, PairInput, Parameters, Tgn, TgnConfig,
@@ -246,6 +247,25 @@ fn attention() {
             let identity = Tensor::eye(8, (golden.kind, Device::Cpu));
             let out = attention.forward(&p, &leaves[0].1, &zero, &neighbors, &present, keep.as_ref(), &identity);
             leaves.extend(root_time.then_some(("zero_code", zero)));
+            let leaves: Vec<(&str, &Tensor)> = leaves.iter().map(|(name, leaf)| (*name, leaf)).collect();
+            golden.check_layer(&mut p, count, &out, &leaves);
+        }
+    }
+}
+
+#[test]
+fn transformer() {
+    for dtype in KINDS {
+        for (file, dropout) in [("transformer", 0.0), ("transformer_dropout", 0.3)] {
+            let golden = Golden::open(file, dtype);
+            let dims = TransformerDims { row: 5, edge: 2, time: 3, out: 6, heads: 2, dropout };
+            let (transformer, mut p, count) = layer(&golden, |d| Transformer::declare(d, "t", dims));
+            let names = ["root", "memory", "edge", "time"];
+            let leaves = names.map(|name| (name, golden.leaf(name)));
+            let blocks = leaves[1..].iter().map(|(_, x)| x.shallow_clone()).collect();
+            let neighbors = Neighborhood { blocks, valid: golden.input("valid") };
+            let keep = golden.find("in/keep");
+            let out = transformer.forward(&p, &leaves[0].1, &neighbors, &[0, 1, 2], keep.as_ref());
             let leaves: Vec<(&str, &Tensor)> = leaves.iter().map(|(name, leaf)| (*name, leaf)).collect();
             golden.check_layer(&mut p, count, &out, &leaves);
         }
