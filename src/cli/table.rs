@@ -46,18 +46,37 @@ pub(super) fn of(summary: &Summary, folder: &Path) -> String {
     text
 }
 
-/// AP and AUC of splits, pooled and as the mean over batches, of all events and of those with a new node.
+/// AP and AUC of splits, pooled and as the mean over batches, of all events and of those with a new node; or their MRR.
 pub(super) fn splits_table(splits: &[(&str, Option<&SplitMetrics>)]) -> String {
+    if splits.iter().any(|(_, metrics)| metrics.is_some_and(|metrics| metrics.mrr.is_some())) {
+        return ranks_table(splits);
+    }
     let mut text = String::from("\n split            AP       AUC  AP/batch  AUC/batch\n");
     for (name, metrics) in splits {
         let Some(metrics) = metrics else { continue };
-        let rows = [(name.to_string(), Some(metrics.links)), (format!("{name} new"), metrics.new_node)];
+        let rows =
+            [(name.to_string(), Some(metrics.links)), (format!("{name} new"), metrics.new_node.map(|new| new.links))];
         for (name, link) in rows.into_iter().filter_map(|(name, link)| link.map(|link| (name, link))) {
             let _ = writeln!(
                 text,
                 " {name:8} {:9.4} {:9.4} {:9.4}  {:9.4}",
                 link.ap, link.auc, link.ap_batch_mean, link.auc_batch_mean
             );
+        }
+    }
+    text
+}
+
+/// Mean reciprocal ranks of splits.
+fn ranks_table(splits: &[(&str, Option<&SplitMetrics>)]) -> String {
+    let mut text = String::from("\n split           MRR  std. error    events\n");
+    for (name, metrics) in splits {
+        let Some(metrics) = metrics else { continue };
+        let new = metrics.new_node.and_then(|new| new.mrr);
+        for (name, mrr) in [(name.to_string(), metrics.mrr), (format!("{name} new"), new)] {
+            let Some(mrr) = mrr else { continue };
+            let events = thousands(mrr.mrr_events);
+            let _ = writeln!(text, " {name:8} {:9.4} {:11.4} {events:>9}", mrr.mrr, mrr.mrr_standard_error);
         }
     }
     text

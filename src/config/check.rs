@@ -206,11 +206,23 @@ impl Checks<'_> {
 
     fn eval(&self) -> Check {
         let eval = &self.config.eval;
-        self.refuse(
-            eval.negatives != NegativeKind::Random,
-            "eval.negatives",
-            "historical, inductive and one-vs-many negatives come with a later release",
-            "set \"random\"",
+        let ranked = eval.negatives == NegativeKind::Tgb;
+        self.at_least_one(eval.candidates_per_event, "eval.candidates_per_event", "the number of candidates")?;
+        let sets =
+            matches!(&eval.candidates, CandidateRule::File(path) if path.extension().is_some_and(|e| e == "npz"));
+        self.refuse_beside(
+            sets && !ranked,
+            "eval.candidates",
+            &["eval.negatives"],
+            "an npz file holds sets to rank within",
+            "set eval.negatives = \"tgb\", or name a list of nodes",
+        )?;
+        self.refuse_beside(
+            eval.mrr_events > 0 && !ranked,
+            "eval.mrr_events",
+            &["eval.negatives"],
+            "only one-vs-many evaluation ranks",
+            "set eval.negatives = \"tgb\", or 0",
         )?;
         match &eval.candidates {
             CandidateRule::File(path) => self.file_exists(Some(path), "eval.candidates"),

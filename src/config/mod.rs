@@ -187,13 +187,13 @@ impl Config {
         let free = |key: &str| {
             key.starts_with("eval.")
                 || key.starts_with("device.")
-                || ["sampler.same_batch", "data.path", "threads"].contains(&key)
+                || ["sampler.same_batch", "train.avoid_positive", "data.path", "threads"].contains(&key)
         };
         refuse_sets(
             sets,
             free,
             "a run is scored with the model and the split it was trained with",
-            "only eval.*, device.*, sampler.same_batch, threads and the place of the same data (data.path) may differ",
+            "only eval.*, device.*, sampler.same_batch, train.avoid_positive, threads and the place of the same data (data.path) may differ",
         )?;
         Config::load(path, sets)
     }

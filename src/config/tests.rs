@@ -52,7 +52,7 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[train]\nlr = ", &["bad.toml, line 2:"]),
     // Presets
     ("preset = \"tgn2020\"", &["line 1: preset:", "did you mean \"tgn-2020\"?"]),
-    ("preset = \"pyg\"", &["line 1: preset:", "\"pyg\" comes with a later release"]),
+    ("preset = \"tgl\"", &["line 1: preset:", "did you mean \"tgl-2022\"?"]),
     // Impossible values
     ("[train]\nbatch_size = 0", &["line 2: train.batch_size = 0:", "at least one event", "set 1 or more"]),
     ("[train]\nepochs = 0", &["line 2: train.epochs = 0:", "at least 1"]),
@@ -63,6 +63,10 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[train]\nnegatives = \"stream_destinations\"", &["line 2: train.negatives =", "train_destinations"]),
     ("[train]\nmax_seconds = -3", &["line 2: train.max_seconds = -3", "0 or more"]),
     ("[eval]\ncandidates = \"./nowhere.txt\"", &["line 2: eval.candidates =", "no such file"]),
+    ("[eval]\nnegatives = \"hard\"", &["line 2: eval.negatives:", "`historical`"]),
+    ("[eval]\nmrr_events = 5", &["line 2: eval.mrr_events = 5:", "set eval.negatives = \"tgb\""]),
+    ("[eval]\ncandidates_per_event = 0", &["line 2: eval.candidates_per_event = 0:", "at least 1"]),
+    ("[eval]\ncandidates = \"./sets.npz\"", &["line 2: eval.candidates =", "set eval.negatives = \"tgb\""]),
     ("[data]\nnode_features = \"./nowhere.npy\"", &["line 2: data.node_features =", "no such file"]),
     ("[data]\ntick = \"fortnight\"", &["line 2: data.tick = \"fortnight\":", "s, ms, us or ns"]),
     ("[split]\ntrain = 1.5", &["line 2: split.train = 1.5:", "0.70"]),
@@ -79,7 +83,6 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[model]\nembedding = \"time\"\nroot_time = false", &["line 3: model.root_time = false:", "write true"]),
     // Not in this release
     ("[model]\nname = \"tgat\"", &["line 2: model.name = \"tgat\":", "later release", "set \"tgn\""]),
-    ("[eval]\nnegatives = \"historical\"", &["line 2: eval.negatives =", "later release", "set \"random\""]),
     ("threads = 100000", &["line 1: threads = 100000:", "cores", "0 shares them"]),
     ("[pipeline]\nstaleness = 200", &["line 2: pipeline.staleness = 200:", "16 or less"]),
     ("[pipeline]\nqueue_max = 0", &["line 2: pipeline.queue_max = 0:", "1 or more"]),
@@ -117,7 +120,7 @@ fn bad_settings_are_refused_by_name() {
         ("sampler.neighbors=[10", &["--set sampler.neighbors:", "no TOML value"]),
         ("train", &["--set train is no KEY=VALUE", "train.batch_size=600"]),
         ("=3", &["no KEY=VALUE"]),
-        ("preset=tgl-2022", &["--set preset:", "later release"]),
+        ("preset=dyglib-2022", &["--set preset:", "dyglib-2023"]),
     ];
     for (set, words) in cases {
         let found = sentence("", &[set]);
@@ -236,13 +239,100 @@ fn tidemill_is_pinned() {
 /// Every value of `tgn-2020`: the default preset's text with the lines that differ.
 #[test]
 fn tgn_2020_is_pinned() {
+    check_pinned(Preset::Tgn2020, &[TGN_2020]);
+}
+
+/// Every value of `pyg`.
+#[test]
+fn pyg_is_pinned() {
+    check_pinned(Preset::Pyg, &[PYG]);
+}
+
+/// Every value of `tgl-2022`.
+#[test]
+fn tgl_2022_is_pinned() {
+    check_pinned(Preset::Tgl2022, &[TGL_2022]);
+}
+
+/// Every value of `dyglib-2023`.
+#[test]
+fn dyglib_2023_is_pinned() {
+    check_pinned(Preset::Dyglib2023, &[DYGLIB_2023]);
+}
+
+/// Every value of `tgb-v2`: those of `pyg` with the lines that differ.
+#[test]
+fn tgb_v2_is_pinned() {
+    check_pinned(Preset::TgbV2, &[PYG, TGB_V2]);
+}
+
+fn check_pinned(preset: Preset, changes: &[&[(&str, &str)]]) {
     let mut expected = TIDEMILL.to_owned();
-    for (from, to) in TGN_2020 {
+    for (from, to) in changes.iter().copied().flatten() {
         assert_eq!(expected.matches(from).count(), 1, "{from}");
         expected = expected.replace(from, to);
     }
-    assert_eq!(body(&Preset::Tgn2020.config()), expected);
+    assert_eq!(body(&preset.config()), expected);
+    preset.config().validate().unwrap_or_else(|invalid| panic!("{invalid:?}"));
+    assert_eq!(preset.config().name(), preset.name());
 }
+
+const PYG: &[(&str, &str)] = &[
+    ("preset = \"tidemill\"", "preset = \"pyg\""),
+    ("time_origin = \"first\"", "time_origin = \"zero\""),
+    ("time_encoder = \"fixed\"", "time_encoder = \"linear\""),
+    ("embedding = \"attention\"", "embedding = \"transformer\""),
+    ("root_time = true", "root_time = false"),
+    ("epochs = 10", "epochs = 50"),
+    ("patience = 5", "patience = 0"),
+    ("negatives = \"train_destinations\"", "negatives = \"id_range\""),
+    ("avoid_positive = true", "avoid_positive = false"),
+    ("candidates = \"train_destinations\"", "candidates = \"id_range\""),
+    ("average = \"pooled\"", "average = \"batch\""),
+    ("new_node = \"subset\"", "new_node = \"off\""),
+];
+
+const TGB_V2: &[(&str, &str)] = &[
+    ("preset = \"pyg\"", "preset = \"tgb-v2\""),
+    ("patience = 0", "patience = 5"),
+    ("negatives = \"random\"", "negatives = \"tgb\""),
+    ("candidates = \"id_range\"", "candidates = \"stream_destinations\""),
+];
+
+const TGL_2022: &[(&str, &str)] = &[
+    ("preset = \"tidemill\"", "preset = \"tgl-2022\""),
+    ("time_origin = \"first\"", "time_origin = \"zero\""),
+    ("dropout = 0.1", "dropout = 0.2"),
+    ("time_encoder = \"fixed\"", "time_encoder = \"learned\""),
+    ("same_batch = \"hidden\"", "same_batch = \"visible\""),
+    ("epochs = 10", "epochs = 100"),
+    ("batch_size = 200", "batch_size = 600"),
+    ("patience = 5", "patience = 0"),
+    ("negatives = \"train_destinations\"", "negatives = \"all_nodes\""),
+    ("avoid_positive = true", "avoid_positive = false"),
+    ("candidates = \"train_destinations\"", "candidates = \"all_nodes\""),
+    ("average = \"pooled\"", "average = \"batch\""),
+    ("new_node = \"subset\"", "new_node = \"off\""),
+    ("state = \"trained\"", "state = \"replayed\""),
+];
+
+const DYGLIB_2023: &[(&str, &str)] = &[
+    ("preset = \"tidemill\"", "preset = \"dyglib-2023\""),
+    ("time_origin = \"first\"", "time_origin = \"zero\""),
+    ("new_node_share = 0.0", "new_node_share = 0.1"),
+    ("memory_dim = 100", "memory_dim = 172"),
+    ("embedding_dim = 100", "embedding_dim = 172"),
+    ("time_encoder = \"fixed\"", "time_encoder = \"learned\""),
+    ("message_time = \"applied\"", "message_time = \"stored\""),
+    ("same_batch = \"hidden\"", "same_batch = \"visible\""),
+    ("epochs = 10", "epochs = 100"),
+    ("patience = 5", "patience = 20"),
+    ("avoid_positive = true", "avoid_positive = false"),
+    ("loss = \"sum\"", "loss = \"mean\""),
+    ("candidates = \"train_destinations\"", "candidates = \"stream_destinations\""),
+    ("average = \"pooled\"", "average = \"batch\""),
+    ("new_node = \"subset\"", "new_node = \"separate_pass\""),
+];
 
 const TGN_2020: &[(&str, &str)] = &[
     ("preset = \"tidemill\"", "preset = \"tgn-2020\""),
@@ -323,8 +413,11 @@ keep_checkpoints = 3
 [eval]
 negatives = "random"
 candidates = "train_destinations"
+candidates_per_event = 999
+mrr_events = 0
 average = "pooled"
 new_node = "subset"
+state = "trained"
 batch_size = 0
 negative_seed = 0
 

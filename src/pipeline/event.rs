@@ -8,8 +8,8 @@ use crate::memory::{Mail, unsent};
 use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
 use std::ops::Range;
 use std::sync::Arc;
-use tidemill_data::id::{EventId, NodeId};
-use tidemill_data::negative::NegativeSampler;
+use tidemill_data::id::{EventId, NodeId, Timestamp};
+use tidemill_data::negative::{CandidateSets, EdgeSampler, NegativeSampler};
 use tidemill_data::philox::{Key, Purpose};
 use tidemill_data::stream::EventStream;
 
@@ -43,6 +43,21 @@ pub enum Negatives {
     Drawn(Arc<NegativeSampler>),
     /// Given for every event of the pass, in its order: `[events * n]`.
     Given(Arc<[NodeId]>),
+    /// Whole edges, one an event, with sources of their own.
+    Edges(Arc<EdgeSampler>),
+    /// As many as an event's candidate set holds.
+    Sets(Arc<RankedEvents>),
+}
+
+/// Events that are ranked within candidate sets.
+pub struct RankedEvents {
+    /// The sets.
+    pub sets: CandidateSets,
+    /// The events to rank, ascending; `None`: all.
+    pub only: Option<Vec<EventId>>,
+    /// Whether an embedding depends on its root's time through what is visible alone. Then a candidate of many events of a
+    /// batch is embedded once.
+    pub timeless: bool,
 }
 
 /// Dropout of attention weights.
@@ -81,9 +96,13 @@ pub struct BatchPlan {
     pub batch: usize,
     /// Its events, `[B]`.
     pub events: Vec<EventId>,
-    /// Negative destinations, event after event, `[B * n]`.
+    /// Negative destinations, event after event, `[B * n]`, or as many as `candidates` says.
     pub negatives: Vec<NodeId>,
-    /// Sampled neighbors of the logical roots: sources `[B]`, destinations `[B]`, negatives `[B * n]`.
+    /// Sources of the negatives, `[B]`, where they are not the events' own.
+    pub negative_sources: Vec<NodeId>,
+    /// Candidates of each event, `[B]`, under [`Negatives::Sets`].
+    pub candidates: Vec<u32>,
+    /// Sampled neighbors of the logical roots: sources `[B]`, destinations `[B]`, negatives, the negatives' sources.
     pub sample: Sample,
     /// Dropout masks per hop, top first: `[R, H, K]`, true where a weight stays.
     pub keep: Vec<Option<Vec<bool>>>,
@@ -122,14 +141,17 @@ impl EventStage {
     /// Plans batch `batch` of a pass.
     pub fn plan(&mut self, pass: &Pass, batch: usize) -> BatchPlan {
         let events: Vec<EventId> = pass.events[pass.span(batch)].to_vec();
-        let negatives = negatives_of(&self.stream, pass, batch, &events);
-        logical_roots(&self.stream, pass.sampler.graph(), &events, &negatives, &mut self.roots);
+        let mut drawn = negatives_of(&self.stream, pass, batch, &events);
+        let given: &[NodeId] = if drawn.roots.is_empty() { &drawn.nodes } else { &[] };
+        logical_roots(&self.stream, pass.sampler.graph(), &events, given, &mut self.roots);
+        self.roots.append(&mut drawn.roots);
         let words = |purpose| Key::new(pass.seed, purpose).narrow([pass.epoch, batch as u32, 0, 0]);
         let sample = pass.sampler.sample(&self.roots, events[0], words(Purpose::Neighbor), &mut self.scratch);
         let keep = dropout_masks(&self.stream, pass, &sample, words(Purpose::Dropout));
         let hash = sample_hash(pass, &events, &sample);
         let commit = self.plan_commit(pass.mails_kept, &events, &sample);
-        BatchPlan { batch, events, negatives, sample, keep, commit, hash }
+        let DrawnNegatives { nodes: negatives, sources: negative_sources, candidates, .. } = drawn;
+        BatchPlan { batch, events, negatives, negative_sources, candidates, sample, keep, commit, hash }
     }
 
     fn plan_commit(&mut self, kept: MailsKept, events: &[EventId], sample: &Sample) -> CommitPlan {
@@ -175,9 +197,19 @@ fn row_of_root(sample: &Sample, logical: usize) -> u32 {
     sample.hops.iter().fold(sample.root_of[logical], |at, hop| hop.below_root[at as usize])
 }
 
-fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[EventId]) -> Vec<NodeId> {
+/// A batch's negatives.
+#[derive(Default)]
+struct DrawnNegatives {
+    nodes: Vec<NodeId>,
+    sources: Vec<NodeId>,
+    candidates: Vec<u32>,
+    /// Their roots, where these are not the negatives at their events' times.
+    roots: Vec<Root>,
+}
+
+fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[EventId]) -> DrawnNegatives {
     let per_event = pass.negatives_per_event;
-    match &pass.negatives {
+    let nodes = match &pass.negatives {
         Negatives::Given(nodes) => {
             let span = pass.span(batch);
             nodes[span.start * per_event as usize..span.end * per_event as usize].to_vec()
@@ -189,7 +221,38 @@ fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[Event
             };
             events.iter().flat_map(of_event).collect()
         }
+        Negatives::Edges(sampler) => return negative_edges(stream, events, sampler),
+        Negatives::Sets(ranked) => return candidates_of(stream, events, ranked),
+    };
+    DrawnNegatives { nodes, ..DrawnNegatives::default() }
+}
+
+fn negative_edges(stream: &EventStream, events: &[EventId], sampler: &EdgeSampler) -> DrawnNegatives {
+    let (sources, nodes): (Vec<NodeId>, Vec<NodeId>) = sampler.sample(events).into_iter().unzip();
+    let at = |(&node, &event): (&NodeId, &EventId)| Root { node, time: stream.time(event), before: None };
+    let roots = nodes.iter().zip(events).chain(sources.iter().zip(events)).map(at).collect();
+    DrawnNegatives { nodes, sources, roots, candidates: Vec::new() }
+}
+
+fn candidates_of(stream: &EventStream, events: &[EventId], ranked: &RankedEvents) -> DrawnNegatives {
+    let mut drawn = DrawnNegatives::default();
+    for &event in events {
+        let wanted = ranked.only.as_ref().is_none_or(|only| only.binary_search(&event).is_ok());
+        let set = if wanted { ranked.sets.of(event) } else { Vec::new() };
+        let time = if ranked.timeless { visible_time(stream, events, event) } else { stream.time(event) };
+        drawn.candidates.push(set.len() as u32);
+        drawn.roots.extend(set.iter().map(|&node| Root { node, time, before: None }));
+        drawn.nodes.extend(set);
     }
+    drawn
+}
+
+/// One time for all of a batch's events that see the same: everything before the batch. An event that ties with the last
+/// one before the batch sees less, and keeps its own.
+fn visible_time(stream: &EventStream, events: &[EventId], event: EventId) -> Timestamp {
+    let (first, last) = (events[0], events[events.len() - 1]);
+    let tied = first.0 > 0 && stream.time(EventId(first.0 - 1)) == stream.time(event);
+    stream.time(if tied { event } else { last })
 }
 
 /// A batch's logical roots, into a buffer at hand: sources, destinations, then negatives, each at its event's time.

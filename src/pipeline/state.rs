@@ -118,7 +118,7 @@ impl StateReader {
         PairInput {
             source: of(0..b),
             destination: of(b..2 * b),
-            negative: of(2 * b..plan.sample.root_of.len()),
+            negative: of(2 * b..2 * b + plan.negatives.len()),
             events: b as f64,
             loss: self.loss,
         }

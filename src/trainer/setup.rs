@@ -5,15 +5,17 @@ use super::{History, Hooks, Trainer};
 use crate::config::Config;
 use crate::device;
 use crate::error::{Error, Result};
+use crate::eval::NegativeKind;
 use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
 use crate::pipeline::Pipeline;
-use crate::pipeline::event::{Dropout, EventStage, MailsKept, Negatives, Pass};
+use crate::pipeline::event::{Dropout, EventStage, MailsKept, Negatives, Pass, RankedEvents};
 use crate::pipeline::gather::Gather;
 use crate::pipeline::state::{StateReader, StateWriter};
 use crate::pipeline::sync::SyncStage;
 use crate::pipeline::workers::Stages;
 use crate::sampler::Sampler;
+use crate::sampler::{SameBatch, Strategy};
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,7 +23,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use tidemill_data::id::EventId;
-use tidemill_data::negative::{NegativeSampler, Scored};
+use tidemill_data::negative::{
+    CandidateRule, CandidateSets, EdgeRule, EdgeSampler, NegativeSampler, Scored, sample_events,
+};
 use tidemill_data::philox::{Key, Purpose};
 use tidemill_data::split::Split;
 use tidemill_data::stream::EventStream;
@@ -47,7 +51,7 @@ impl Passes {
     }
 
     fn new(config: &Config, stream: &EventStream, split: &Split, spec: &StateSpec) -> Result<Passes> {
-        let all: Vec<EventId> = (0..stream.len() as u32).map(EventId).collect();
+        let all: Arc<[EventId]> = (0..stream.len() as u32).map(EventId).collect();
         let whole = Arc::new(Tcsr::build(stream, &all));
         let training = if split.masked == 0 { whole.clone() } else { Arc::new(Tcsr::build(stream, &split.train)) };
         let sampler = |graph| Arc::new(Sampler::new(&config.sampler, graph, stream.meta().tick));
@@ -73,7 +77,12 @@ impl Passes {
                 events: range.clone().map(EventId).collect(),
                 batch_size: config.eval_batch_size(),
                 sampler: seen_later.clone(),
-                negatives: negatives(&config.eval.candidates, scored, eval_key)?,
+                negatives: match config.eval.negatives {
+                    NegativeKind::Random => negatives(&config.eval.candidates, scored, eval_key)?,
+                    NegativeKind::Historical => edges(stream, split, EdgeRule::Historical, &all, eval_key),
+                    NegativeKind::Inductive => edges(stream, split, EdgeRule::Inductive, &all, eval_key),
+                    NegativeKind::Tgb => ranked(config, stream, split, (range, scored), spec)?,
+                },
                 negatives_per_event: 1,
                 seed: config.seed,
                 epoch: 0,
@@ -164,6 +173,39 @@ impl Trainer {
             run: None,
         })
     }
+}
+
+/// Negative edges of the whole stream.
+fn edges(stream: &EventStream, split: &Split, rule: EdgeRule, all: &Arc<[EventId]>, key: Key) -> Negatives {
+    let last = split.train.last().expect("a split has training events");
+    Negatives::Edges(Arc::new(EdgeSampler::new(stream, all.clone(), stream.time(*last), rule, key)))
+}
+
+/// Candidate sets of a split's events, or of some of them.
+fn ranked(
+    config: &Config,
+    stream: &EventStream,
+    split: &Split,
+    (range, scored): (&Range<u32>, Scored),
+    spec: &StateSpec,
+) -> Result<Negatives> {
+    let eval = &config.eval;
+    let key = Key::new(eval.negative_seed, Purpose::EvalNegative).narrow([0, 0, 0, 2]);
+    let events: Vec<EventId> = range.clone().map(EventId).collect();
+    let only =
+        (eval.mrr_events > 0).then(|| sample_events(&events, eval.mrr_events, key.narrow([scored as u32, 0, 0, 0])));
+    let sets = match &eval.candidates {
+        CandidateRule::File(path) if path.extension().is_some_and(|e| e == "npz") => {
+            CandidateSets::stored(stream, path, only.as_ref().unwrap_or(&events))?
+        }
+        rule => {
+            let pool: Vec<_> = NegativeSampler::new(stream, split, rule, scored, false, key)?.iter().collect();
+            CandidateSets::drawn(stream, split, pool, eval.candidates_per_event, key)
+        }
+    };
+    let sampler = &config.sampler;
+    let timeless = !spec.root_time && sampler.strategy == Strategy::Recent && sampler.same_batch == SameBatch::Hidden;
+    Ok(Negatives::Sets(Arc::new(RankedEvents { sets, only, timeless })))
 }
 
 fn one_candidate() -> Error {
