@@ -31,6 +31,7 @@ pub mod memory_updater;
 pub mod message;
 pub mod model;
 pub mod neighborhood;
+pub mod node_classifier;
 pub mod optimizer;
 pub mod parameters;
 pub mod tgn;

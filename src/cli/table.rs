@@ -1,7 +1,8 @@
 //! Results as a person reads them.
 
 use crate::eval::SplitMetrics;
-use crate::trainer::Summary;
+use crate::trainer::node_task::mean_and_sd;
+use crate::trainer::{NodeClassification, Summary};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -79,6 +80,19 @@ fn ranks_table(splits: &[(&str, Option<&SplitMetrics>)]) -> String {
             let _ = writeln!(text, " {name:8} {:9.4} {:11.4} {events:>9}", mrr.mrr, mrr.mrr_standard_error);
         }
     }
+    text
+}
+
+/// Areas under the ROC curve of node classification.
+pub(super) fn node_classification(result: &NodeClassification) -> String {
+    let (positives, events) = (thousands(result.test_positives), thousands(result.test_events));
+    let mut text =
+        format!("node classification, {positives} positives of {events} test events\n\n  seed   val AUC  test AUC\n");
+    for (seed, (val, test)) in (result.first_seed..).zip(result.val_auc.iter().zip(&result.test_auc)) {
+        let _ = writeln!(text, "{seed:6} {val:9.4} {test:9.4}");
+    }
+    let [(val, val_sd), (test, test_sd)] = [&result.val_auc, &result.test_auc].map(|auc| mean_and_sd(auc));
+    let _ = writeln!(text, "  mean {val:9.4} {test:9.4}\n    sd {val_sd:9.4} {test_sd:9.4}");
     text
 }
 

@@ -3,6 +3,7 @@
 //! Names are part of the interface: more may be added, none renamed or dropped. What a run did not do is zero, an empty list
 //! or `null`, never left out, but for the optional parts that say so; what an older program did not write reads as such.
 
+use super::node_task::NodeClassification;
 use crate::eval::SplitMetrics;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,9 @@ pub struct Summary {
     pub val: Option<SplitMetrics>,
     /// Test figures; `null` without any.
     pub test: Option<SplitMetrics>,
+    /// Node classification by the best embeddings; left out until `tidemill eval` has done it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_classification: Option<NodeClassification>,
     /// Each epoch, in order.
     pub epochs: Vec<Epoch>,
     /// Training events per second of training, evaluation left out, over all epochs.

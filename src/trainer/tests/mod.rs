@@ -1,3 +1,4 @@
+mod evaluation;
 mod exact;
 mod npz;
 mod oracle;
