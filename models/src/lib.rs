@@ -38,6 +38,7 @@ pub mod tgn;
 pub mod time_encoder;
 pub mod transformer;
 
+pub use decoder::DecoderInit;
 pub use embedding::Embedding;
 pub use error::{Error, Result};
 pub use input::{Embedded, LayerInput, LossReduction, MailInput, ModelInput, PairInput, Scored};

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::attention::AttentionDims;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, DecoderInit};
 use crate::embedding::{Codes, Embedding, EmbeddingDims, EmbeddingLayer};
 use crate::error::{Error, Result};
 use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
@@ -75,6 +75,8 @@ pub struct TgnConfig {
     pub embedding: Embedding,
     /// Whether embeddings depend on the time at which they are asked for.
     pub root_time: bool,
+    /// How the link decoder's weights are drawn.
+    pub decoder_init: DecoderInit,
 }
 
 impl Default for TgnConfig {
@@ -93,6 +95,7 @@ impl Default for TgnConfig {
             updater: Updater::Gru,
             embedding: Embedding::Attention,
             root_time: true,
+            decoder_init: DecoderInit::Xavier,
         }
     }
 }
@@ -236,7 +239,7 @@ impl Tgn {
         });
         let layers = layers.collect();
         let mark = d.mark();
-        let decoder = Decoder::declare(d, config.embedding_dim);
+        let decoder = Decoder::declare(d, config.embedding_dim, config.decoder_init);
         let (encoder_ids, decoder_ids) = (d.since(0)[..mark].to_vec(), d.since(mark));
         let parameters = std::mem::take(d).build(kind, device, draw);
         let config = config.clone();

@@ -16,9 +16,9 @@ use tidemill_models::parameters::{Declarations, Init, ParameterId};
 use tidemill_models::time_encoder::{Tape, TimeEncoder};
 use tidemill_models::transformer::{Transformer, TransformerDims};
 use tidemill_models::{
-    Aggregator, Draw, Dtype, Embedding, FeatureDims, LayerInput, LossReduction, LrSchedule, MailInput, MessageTime,
-    Mode, Model, ModelInput, Optimizer, OptimizerConfig, OptimizerKind, PairInput, Parameters, Tgn, TgnConfig,
-    TimeEncoding, Updater, clip_norm,
+    Aggregator, DecoderInit, Draw, Dtype, Embedding, FeatureDims, LayerInput, LossReduction, LrSchedule, MailInput,
+    MessageTime, Mode, Model, ModelInput, Optimizer, OptimizerConfig, OptimizerKind, PairInput, Parameters, Tgn,
+    TgnConfig, TimeEncoding, Updater, clip_norm,
 };
 
 const KINDS: [Dtype; 2] = [Dtype::F64, Dtype::F32];
@@ -328,7 +328,7 @@ fn decoder_and_loss() {
     for dtype in KINDS {
         for (file, reduction) in [("decoder_sum", LossReduction::Sum), ("decoder_mean", LossReduction::Mean)] {
             let golden = Golden::open(file, dtype);
-            let (decoder, mut p, count) = layer(&golden, |d| Decoder::declare(d, 4));
+            let (decoder, mut p, count) = layer(&golden, |d| Decoder::declare(d, 4, DecoderInit::Xavier));
             let z = golden.leaf("z");
             let (positive, negative) = decoder.forward(&p, &z, &pair_input(&golden, 8.0, reduction));
             let loss = link_loss(&positive, &negative, 8.0, reduction);

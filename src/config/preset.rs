@@ -12,11 +12,11 @@ use std::fmt;
 use tidemill_data::dataset::TimeOrigin;
 use tidemill_data::negative::CandidateRule;
 use tidemill_data::split::SplitBy;
-use tidemill_models::Embedding;
 use tidemill_models::input::LossReduction;
 use tidemill_models::message::MessageTime;
 use tidemill_models::optimizer::OptimizerKind;
 use tidemill_models::time_encoder::TimeEncoding;
+use tidemill_models::{DecoderInit, Embedding};
 
 /// A named set of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,6 +134,7 @@ fn pyg(config: Config) -> Config {
     tgn.message_time = MessageTime::Applied;
     tgn.embedding = Embedding::Transformer;
     tgn.root_time = false;
+    tgn.decoder_init = DecoderInit::FanIn;
     config.sampler.same_batch = SameBatch::Hidden;
     (config.train.epochs, config.train.patience) = (50, 0);
     config.train.negatives = CandidateRule::IdRange;
@@ -150,6 +151,7 @@ fn tgl_2022(config: Config) -> Config {
     tgn.dropout = 0.2;
     tgn.message_time = MessageTime::Applied;
     tgn.root_time = true;
+    tgn.decoder_init = DecoderInit::FanIn;
     config.sampler.same_batch = SameBatch::Visible;
     (config.train.epochs, config.train.patience) = (100, 0);
     config.train.batch_size = 600;

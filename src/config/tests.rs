@@ -283,6 +283,7 @@ const PYG: &[(&str, &str)] = &[
     ("time_encoder = \"fixed\"", "time_encoder = \"linear\""),
     ("embedding = \"attention\"", "embedding = \"transformer\""),
     ("root_time = true", "root_time = false"),
+    ("decoder_init = \"xavier\"", "decoder_init = \"fan_in\""),
     ("epochs = 10", "epochs = 50"),
     ("patience = 5", "patience = 0"),
     ("negatives = \"train_destinations\"", "negatives = \"id_range\""),
@@ -304,6 +305,7 @@ const TGL_2022: &[(&str, &str)] = &[
     ("time_origin = \"first\"", "time_origin = \"zero\""),
     ("dropout = 0.1", "dropout = 0.2"),
     ("time_encoder = \"fixed\"", "time_encoder = \"learned\""),
+    ("decoder_init = \"xavier\"", "decoder_init = \"fan_in\""),
     ("same_batch = \"hidden\"", "same_batch = \"visible\""),
     ("epochs = 10", "epochs = 100"),
     ("batch_size = 200", "batch_size = 600"),
@@ -385,6 +387,7 @@ aggregator = "last"
 updater = "gru"
 embedding = "attention"
 root_time = true
+decoder_init = "xavier"
 
 [sampler]
 strategy = "recent"
