@@ -52,7 +52,7 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[train]\nlr = ", &["bad.toml, line 2:"]),
     // Presets
     ("preset = \"tgn2020\"", &["line 1: preset:", "did you mean \"tgn-2020\"?"]),
-    ("preset = \"tgl\"", &["line 1: preset:", "did you mean \"tgl-2022\"?"]),
+    ("preset = \"tgl-2021\"", &["line 1: preset:", "did you mean \"tgl-2022\"?"]),
     // Impossible values
     ("[train]\nbatch_size = 0", &["line 2: train.batch_size = 0:", "at least one event", "set 1 or more"]),
     ("[train]\nepochs = 0", &["line 2: train.epochs = 0:", "at least 1"]),

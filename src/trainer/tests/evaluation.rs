@@ -64,7 +64,7 @@ fn negative_edges_are_scored_as_pairs() {
 
 fn ranked(c: &mut Config) {
     c.eval.negatives = NegativeKind::Tgb;
-    c.eval.candidates_per_event = 12;
+    c.eval.candidates_per_event = 8;
 }
 
 /// Ranks equal those of the logits, candidate by candidate, that a pass with given negatives finds.
@@ -83,12 +83,12 @@ fn ranks_equal_brute_force() {
         let Negatives::Sets(sets) = &pass.negatives else { panic!("sets") };
         assert_eq!(sets.timeless, !root_time);
         let sizes: BTreeSet<usize> = pass.events.iter().map(|&event| sets.sets.of(event).len()).collect();
-        assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [12], "enough candidates for all");
+        assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [8], "enough candidates for all");
         let given: Vec<NodeId> = pass.events.iter().flat_map(|&event| sets.sets.of(event)).collect();
         let kept = trainer.store_state().expect("stored");
         let mrr = trainer.score_split(&pass).expect("finite").mrr().expect("ranked");
         kept.restore(&mut trainer.pipeline.memory()).expect("restored");
-        let given = Pass { negatives: Negatives::Given(given.into()), negatives_per_event: 12, ..pass.clone() };
+        let given = Pass { negatives: Negatives::Given(given.into()), negatives_per_event: 8, ..pass.clone() };
         let reciprocals: Vec<f64> = scores(&mut trainer, &given)
             .iter()
             .map(|(_, positive, negatives)| {
