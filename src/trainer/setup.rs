@@ -181,6 +181,9 @@ fn edges(stream: &EventStream, split: &Split, rule: EdgeRule, all: &Arc<[EventId
     Negatives::Edges(Arc::new(EdgeSampler::new(stream, all.clone(), stream.time(*last), rule, key)))
 }
 
+/// With more events than this, embedding each one's candidates takes long.
+const MANY_RANKED: usize = 1000;
+
 /// Candidate sets of a split's events, or of some of them.
 fn ranked(
     config: &Config,
@@ -205,6 +208,12 @@ fn ranked(
     };
     let sampler = &config.sampler;
     let timeless = !spec.root_time && sampler.strategy == Strategy::Recent && sampler.same_batch == SameBatch::Hidden;
+    if !timeless && only.is_none() && events.len() > MANY_RANKED {
+        tracing::warn!(
+            "each candidate of each of {} events is embedded; --set eval.mrr_events=500 ranks a sample",
+            events.len()
+        );
+    }
     Ok(Negatives::Sets(Arc::new(RankedEvents { sets, only, timeless })))
 }
 
