@@ -61,9 +61,10 @@ impl NodeClassifier {
         let mut x = z.shallow_clone();
         for (i, layer) in self.layers[..2].iter().enumerate() {
             x = layer.forward(p, &[Some(&x)]).relu();
-            if let Some(keep) = keep {
-                x = x * keep[i];
-            }
+            x = match keep {
+                Some(keep) => x * keep[i],
+                None => x,
+            };
         }
         self.layers[2].forward(p, &[Some(&x)]).squeeze_dim(1)
     }
@@ -91,7 +92,7 @@ mod tests {
     #[test]
     fn learns_what_can_be_told_apart() {
         let mut model = NodeClassifier::new(4, Kind::Double, &Spread, Device::Cpu);
-        let values: Vec<f64> = (0..160).map(|i| ((i * 37 % 101) as f64 / 50.0) - 1.0).collect();
+        let values: Vec<f64> = (0..160).map(|i| f64::from(i * 37 % 101) / 50.0 - 1.0).collect();
         let z = Tensor::from_slice(&values).view([40, 4]);
         let labels = z.select(1, 0).gt(0.0).to_kind(Kind::Double);
         let all = HIDDEN.map(|width| Tensor::ones([40, width], (Kind::Double, Device::Cpu)));

@@ -75,7 +75,7 @@ fn ranks_equal_brute_force() {
         let mut trainer = trained(
             |c| {
                 ranked(c);
-                c.model.tgn.root_time = root_time
+                c.model.tgn.root_time = root_time;
             },
             stream.clone(),
         );
@@ -110,7 +110,7 @@ fn shared_candidates_rank_as_their_own() {
     let mut trainer = trained(
         |c| {
             ranked(c);
-            c.model.tgn.root_time = false
+            c.model.tgn.root_time = false;
         },
         streams::small(),
     );
@@ -132,7 +132,7 @@ fn a_sample_of_events_is_ranked_as_in_the_whole() {
     let mut some = trained(
         |c| {
             ranked(c);
-            c.eval.mrr_events = 9
+            c.eval.mrr_events = 9;
         },
         streams::small(),
     );
@@ -154,7 +154,7 @@ fn a_replayed_state_is_the_trained_one_of_constant_parameters() {
         let mut trainer = trained(
             |c| {
                 c.train.lr = 0.0;
-                c.eval.state = state
+                c.eval.state = state;
             },
             streams::small(),
         );
