@@ -38,10 +38,10 @@ pub mod time_encoder;
 
 pub use embedding::Embedding;
 pub use error::{Error, Result};
-pub use input::{Embedded, LayerInput, LossReduction, MailInput, ModelInput, PairInput, Scored};
+pub use input::{Embedded, LayerInput, LossReduction, MailInput, ModelInput, PairInput, Scored, SlotInput};
 pub use memory_updater::Updater;
 pub use message::{Aggregator, MessageTime};
-pub use model::{MailTargets, Mode, Model, Payload, StateSpec};
+pub use model::{MailKeeping, MailOrder, MailTargets, Mode, Model, Payload, StateSpec};
 pub use optimizer::{LrSchedule, Optimizer, OptimizerConfig, OptimizerKind, clip_norm, grad_norm};
 pub use parameters::{Draw, Parameters};
 pub use tgn::{Dtype, FeatureDims, Tgn, TgnConfig};

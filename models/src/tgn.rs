@@ -20,7 +20,7 @@ use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
 use crate::loss::link_loss;
 use crate::memory_updater::{MemoryUpdater, MessageDims, Updater};
 use crate::message::{Aggregator, MessageTime, aggregate};
-use crate::model::{MailTargets, Mode, Model, Payload, StateSpec};
+use crate::model::{MailKeeping, MailOrder, MailTargets, Mode, Model, Payload, StateSpec};
 use crate::parameters::{Declarations, Draw, Init, ParameterId, Parameters};
 use crate::time_encoder::{Tape, TimeEncoder, TimeEncoding};
 
@@ -69,6 +69,8 @@ pub struct TgnConfig {
     pub message_time: MessageTime,
     /// How several mails of a batch to one node become one message.
     pub aggregator: Aggregator,
+    /// Which of a batch's mails to one node is the last.
+    pub mail_order: MailOrder,
     /// The recurrent cell.
     pub updater: Updater,
     /// The embedding module.
@@ -90,6 +92,7 @@ impl Default for TgnConfig {
             time_encoder: TimeEncoding::Fixed,
             message_time: MessageTime::Applied,
             aggregator: Aggregator::Last,
+            mail_order: MailOrder::Stream,
             updater: Updater::Gru,
             embedding: Embedding::Attention,
             root_time: true,
@@ -320,7 +323,8 @@ impl Model for Tgn {
             payload: Payload::MemoryRow,
             payload_dim: c.memory_dim,
             mail_targets: MailTargets::Endpoints,
-            mail_slots: 1,
+            mail_keeping: MailKeeping::UntilApplied,
+            mail_order: c.mail_order,
             aggregator: c.aggregator,
             stored_time_code: (c.message_time == MessageTime::Stored).then_some(c.time_dim),
             edge_dim: self.features.edge,
@@ -330,6 +334,7 @@ impl Model for Tgn {
             heads: c.heads,
             dropout: if attends { c.dropout } else { 0.0 },
             root_time: c.root_time,
+            absolute_time: false,
         }
     }
 

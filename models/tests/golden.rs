@@ -292,6 +292,7 @@ fn layer_input(golden: &Golden, prefix: &str) -> LayerInput {
         valid: get("valid"),
         dt: get("dt"),
         root_dt: get("root_dt"),
+        since_origin: None,
         edge_features: Some(get("edge_features")),
         keep: golden.find(&format!("in/{prefix}keep")),
     }
@@ -361,6 +362,7 @@ fn model_input(golden: &Golden, layers: usize) -> ModelInput {
             dt: golden.input("mail/dt"),
             code: golden.find("in/mail/code"),
         },
+        slots: None,
         layers: (0..layers).map(|l| layer_input(golden, &format!("layer{l}/"))).collect(),
     }
 }

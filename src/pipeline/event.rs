@@ -3,8 +3,8 @@
 //! Integers only. A plan is a pure function of the pass, the epoch and the batch number, so it may be made ahead of time,
 //! on any thread and on any rank.
 
+use super::commit::{CommitPlan, CommitPlanner, MailRule};
 use crate::graph::{Endpoint, Tcsr};
-use crate::memory::{Mail, unsent};
 use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub struct Pass {
     pub epoch: u32,
     /// Share of attention weights to drop, and the number of heads; absent in evaluation.
     pub dropout: Option<Dropout>,
-    /// Which of a batch's mails a node keeps.
-    pub mails_kept: MailsKept,
+    /// Who gets which mail.
+    pub mail: MailRule,
 }
 
 /// Where negative destinations come from.
@@ -52,15 +52,6 @@ pub struct Dropout {
     pub p: f64,
     /// Attention heads.
     pub heads: usize,
-}
-
-/// Which of the mails that a batch sends to a node are kept (the message aggregator's rule).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MailsKept {
-    /// The one of the largest (event id, source before destination).
-    Last,
-    /// All, in that order.
-    All,
 }
 
 impl Pass {
@@ -93,30 +84,18 @@ pub struct BatchPlan {
     pub hash: SampleHash,
 }
 
-/// What a batch writes to the state, in integers.
-pub struct CommitPlan {
-    /// The events' endpoints, each once, in order of appearance.
-    pub nodes: Vec<NodeId>,
-    /// Their rows among the rows read.
-    pub rows: Vec<u32>,
-    /// New mails in order, with their owners.
-    pub mails: Vec<(NodeId, Mail)>,
-    /// Rows among those read whose memory, once committed, the mails carry, `[Q]`.
-    pub payload_rows: Vec<u32>,
-}
-
 /// Makes plans; owns the scratch space that they share.
 pub struct EventStage {
     stream: EventStream,
     scratch: SampleScratch,
     roots: Vec<Root>,
-    slot_of_row: Vec<u32>,
+    commits: CommitPlanner,
 }
 
 impl EventStage {
     /// A stage over a stream.
     pub fn new(stream: EventStream) -> EventStage {
-        EventStage { scratch: SampleScratch::default(), stream, roots: Vec::new(), slot_of_row: Vec::new() }
+        EventStage { scratch: SampleScratch::default(), stream, roots: Vec::new(), commits: CommitPlanner::default() }
     }
 
     /// Plans batch `batch` of a pass.
@@ -128,51 +107,9 @@ impl EventStage {
         let sample = pass.sampler.sample(&self.roots, events[0], words(Purpose::Neighbor), &mut self.scratch);
         let keep = dropout_masks(&self.stream, pass, &sample, words(Purpose::Dropout));
         let hash = sample_hash(pass, &events, &sample);
-        let commit = self.plan_commit(pass.mails_kept, &events, &sample);
+        let commit = self.commits.plan(pass.mail, &self.stream, &events, &sample);
         BatchPlan { batch, events, negatives, sample, keep, commit, hash }
     }
-
-    fn plan_commit(&mut self, kept: MailsKept, events: &[EventId], sample: &Sample) -> CommitPlan {
-        self.slot_of_row.clear();
-        self.slot_of_row.resize(sample.rows.len(), u32::MAX);
-        let mut plan = CommitPlan { nodes: Vec::new(), rows: Vec::new(), mails: Vec::new(), payload_rows: Vec::new() };
-        let mut all: Vec<(u32, Mail, u32)> = Vec::with_capacity(2 * events.len()); // (slot of the owner, mail, row of the peer)
-        for (i, &event) in events.iter().enumerate() {
-            let ends = [i, events.len() + i].map(|logical| row_of_root(sample, logical));
-            let nodes = [self.stream.source(event), self.stream.destination(event)];
-            for (end, peer) in [(0, 1), (1, 0)] {
-                let slot = &mut self.slot_of_row[ends[end] as usize];
-                if *slot == u32::MAX {
-                    *slot = plan.nodes.len() as u32;
-                    plan.nodes.push(nodes[end]);
-                    plan.rows.push(ends[end]);
-                }
-                all.push((*slot, unsent(nodes[peer], event, self.stream.time(event)), ends[peer]));
-            }
-        }
-        if kept == MailsKept::Last {
-            all = last_of_each(all, plan.nodes.len());
-        }
-        for (slot, mail, peer_row) in all {
-            plan.mails.push((plan.nodes[slot as usize], mail));
-            plan.payload_rows.push(peer_row);
-        }
-        plan
-    }
-}
-
-/// Keeps the last mail of each of `owners` owners; what is kept stays in order of the owners.
-fn last_of_each(mails: Vec<(u32, Mail, u32)>, owners: usize) -> Vec<(u32, Mail, u32)> {
-    let mut last = vec![None; owners];
-    for mail in mails {
-        last[mail.0 as usize] = Some(mail);
-    }
-    last.into_iter().flatten().collect()
-}
-
-/// Row, among the rows read, of the node of a logical root.
-fn row_of_root(sample: &Sample, logical: usize) -> u32 {
-    sample.hops.iter().fold(sample.root_of[logical], |at, hop| hop.below_root[at as usize])
 }
 
 fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[EventId]) -> Vec<NodeId> {

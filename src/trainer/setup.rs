@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
 use crate::pipeline::Pipeline;
-use crate::pipeline::event::{Dropout, EventStage, MailsKept, Negatives, Pass};
+use crate::pipeline::commit::MailRule;
+use crate::pipeline::event::{Dropout, EventStage, Negatives, Pass};
 use crate::pipeline::gather::Gather;
 use crate::pipeline::state::{StateReader, StateWriter};
 use crate::pipeline::sync::SyncStage;
@@ -25,7 +26,6 @@ use tidemill_data::negative::{NegativeSampler, Scored};
 use tidemill_data::philox::{Key, Purpose};
 use tidemill_data::split::Split;
 use tidemill_data::stream::EventStream;
-use tidemill_models::message::Aggregator;
 use tidemill_models::model::{Model, StateSpec};
 use tidemill_models::optimizer::{Optimizer, OptimizerConfig};
 use tidemill_models::parameters::Draw;
@@ -78,7 +78,7 @@ impl Passes {
                 seed: config.seed,
                 epoch: 0,
                 dropout: None,
-                mails_kept: mails_kept(spec),
+                mail: MailRule::of(spec),
             })
         };
         let train_key = Key::new(config.seed, Purpose::TrainNegative);
@@ -91,7 +91,7 @@ impl Passes {
             seed: config.seed,
             epoch: 1,
             dropout: (spec.dropout > 0.0).then_some(Dropout { p: spec.dropout, heads: spec.heads as usize }),
-            mails_kept: mails_kept(spec),
+            mail: MailRule::of(spec),
         };
         Ok(Passes { train, val: evaluation(&split.val, Scored::Val)?, test: evaluation(&split.test, Scored::Test)? })
     }
@@ -170,13 +170,6 @@ fn one_candidate() -> Error {
     Error::Usage {
         problem: "there is one candidate destination, so no negative differs from the true one".to_owned(),
         mend: "set train.negatives and eval.candidates to \"all_nodes\", or train.avoid_positive to false".to_owned(),
-    }
-}
-
-fn mails_kept(spec: &StateSpec) -> MailsKept {
-    match spec.aggregator {
-        Aggregator::Last => MailsKept::Last,
-        Aggregator::Mean => MailsKept::All,
     }
 }
 
