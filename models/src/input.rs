@@ -114,6 +114,9 @@ pub struct PairInput {
     pub events: f64,
     /// How the two halves of the loss are combined.
     pub loss: LossReduction,
+    /// `[B]`, `[B * n]` f32, 1 or 0: whether each true and each negative pair is in the memory of edges; present iff
+    /// [`crate::StateSpec::edge_memory`].
+    pub seen: Option<[Tensor; 2]>,
 }
 
 /// How the positives' and the negatives' mean cross-entropy make one loss.

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
+use crate::edgebank::EdgeBankConfig;
 use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
 use crate::message::Aggregator;
 use crate::parameters::Parameters;
@@ -105,6 +106,8 @@ pub struct StateSpec {
     pub root_time: bool,
     /// Whether layers want [`crate::LayerInput::since_origin`].
     pub absolute_time: bool,
+    /// Present iff the model wants [`PairInput::seen`], by this rule.
+    pub edge_memory: Option<EdgeBankConfig>,
 }
 
 impl Default for StateSpec {
@@ -128,6 +131,7 @@ impl Default for StateSpec {
             dropout: 0.0,
             root_time: true,
             absolute_time: false,
+            edge_memory: None,
         }
     }
 }

@@ -188,7 +188,7 @@ fn memory_updaters() {
     for dtype in KINDS {
         for (file, cell) in [("gru", Updater::Gru), ("rnn", Updater::Rnn)] {
             let golden = Golden::open(file, dtype);
-            let dims = MessageDims { memory: 6, payload: 6, edge: 5, time: 4 };
+            let dims = MessageDims { memory: 6, payload: 6, edge: 5, time: 4, own: true };
             let (updater, mut p, count) = layer(&golden, |d| MemoryUpdater::declare(d, cell, dims));
             let code = golden.leaf("code");
             let message = Message {
@@ -301,7 +301,7 @@ fn layer_input(golden: &Golden, prefix: &str) -> LayerInput {
 fn pair_input(golden: &Golden, events: f64, loss: LossReduction) -> PairInput {
     let (source, destination, negative) =
         (golden.input("source"), golden.input("destination"), golden.input("negative"));
-    PairInput { source, destination, negative, events, loss }
+    PairInput { source, destination, negative, events, loss, seen: None }
 }
 
 #[test]

@@ -137,6 +137,7 @@ impl StateReader {
             negative: of(2 * b..plan.sample.root_of.len()),
             events: b as f64,
             loss: self.loss,
+            seen: None,
         }
     }
 }

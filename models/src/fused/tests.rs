@@ -161,6 +161,7 @@ impl Case {
             negative: self.index("negative", 43, &[EVENTS * self.draws]),
             events: 20.0,
             loss: self.loss,
+            seen: None,
         }
     }
 }
