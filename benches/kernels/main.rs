@@ -118,6 +118,7 @@ fn event_plan(criterion: &mut Criterion, stream: &EventStream, graph: &Arc<Tcsr>
         epoch: 1,
         dropout: None,
         mail: MailRule::of(&StateSpec { mail_targets: MailTargets::Endpoints, ..StateSpec::default() }),
+        edges: None,
     };
     let mut stage = EventStage::new(stream.clone());
     criterion.bench_function("event_plan", |b| b.iter(|| stage.plan(&pass, FIRST as usize / BATCH)));

@@ -99,6 +99,36 @@ impl Default for ApanConfig {
     }
 }
 
+impl ApanConfig {
+    /// Refuses what the model can not be.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`], naming the key and the mend.
+    pub fn validate(self, config: &TgnConfig) -> Result<()> {
+        config.validate_widths()?;
+        let memory = config.memory_dim;
+        let reason = "this model's embedding becomes its memory row";
+        require(
+            config.embedding_dim == memory,
+            "embedding_dim",
+            config.embedding_dim,
+            reason,
+            &format!("write {memory}"),
+        )?;
+        require(config.layers == 1, "layers", config.layers, "mails go to the neighbors of one hop", "write 1")?;
+        let reason = "as many mails are kept a node";
+        require(
+            (1..=1024).contains(&self.mail_slots),
+            "mail_slots",
+            self.mail_slots,
+            reason,
+            "write 1 to 1024, such as 10",
+        )?;
+        let reason = format!("it does not divide memory_dim = {memory}");
+        require(memory % config.heads == 0, "heads", config.heads, &reason, "write 1 or 2")
+    }
+}
+
 /// The model.
 pub struct Apan {
     config: TgnConfig,
@@ -129,7 +159,7 @@ impl Apan {
         draw: &dyn Draw,
         device: Device,
     ) -> Result<Apan> {
-        validate(config, apan)?;
+        apan.validate(config)?;
         let (kind, memory) = (config.dtype.kind(), config.memory_dim);
         if apan.mail == PairMail::Sum && ![0, memory].contains(&features.edge) {
             let reason = format!("edge features are added to embeddings, and are {} wide", features.edge);
@@ -220,24 +250,6 @@ fn payload_dim(memory: i64, apan: ApanConfig, features: FeatureDims) -> i64 {
         PairMail::Concat => 2 * memory + features.edge,
         PairMail::Sum => memory,
     }
-}
-
-fn validate(config: &TgnConfig, apan: ApanConfig) -> Result<()> {
-    config.validate_widths()?;
-    let memory = config.memory_dim;
-    let reason = "this model's embedding becomes its memory row";
-    require(config.embedding_dim == memory, "embedding_dim", config.embedding_dim, reason, &format!("write {memory}"))?;
-    require(config.layers == 1, "layers", config.layers, "mails go to the neighbors of one hop", "write 1")?;
-    let reason = "as many mails are kept a node";
-    require(
-        (1..=1024).contains(&apan.mail_slots),
-        "mail_slots",
-        apan.mail_slots,
-        reason,
-        "write 1 to 1024, such as 10",
-    )?;
-    let reason = format!("it does not divide memory_dim = {memory}");
-    require(memory % config.heads == 0, "heads", config.heads, &reason, "write 1 or 2")
 }
 
 impl Model for Apan {

@@ -16,7 +16,6 @@ use crate::attention::AttentionDims;
 use crate::embedding::{Codes, Embedding, EmbeddingDims, EmbeddingLayer};
 use crate::error::Result;
 use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
-use crate::jodie::validate;
 use crate::link::Link;
 use crate::message::MessageTime;
 use crate::model::{MailKeeping, MailTargets, Mode, Model, Payload, StateSpec};
@@ -68,7 +67,7 @@ impl Dyrep {
         draw: &dyn Draw,
         device: Device,
     ) -> Result<Dyrep> {
-        validate(config, recurrent)?;
+        recurrent.validate(config)?;
         let (kind, d) = (config.dtype.kind(), &mut Declarations::default());
         let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, kind, device);
         let rows = RecurrentRows::declare(d, config, recurrent, RowNorm::None, features);

@@ -12,14 +12,14 @@
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor, no_grad};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
 use crate::link::Link;
 use crate::message::MessageTime;
 use crate::model::{MailKeeping, MailTargets, Mode, Model, Payload, StateSpec};
 use crate::parameters::{Declarations, Draw, Init, ParameterId, Parameters};
-use crate::recurrent::{NoMail, RecurrentConfig, RecurrentRows, RowNorm};
-use crate::tgn::{FeatureDims, TgnConfig, require};
+use crate::recurrent::{RecurrentConfig, RecurrentRows, RowNorm};
+use crate::tgn::{FeatureDims, TgnConfig};
 use crate::time_encoder::{Tape, TimeEncoder};
 
 /// Normalisation of the gap between two events of a node.
@@ -86,7 +86,7 @@ impl Jodie {
         draw: &dyn Draw,
         device: Device,
     ) -> Result<Jodie> {
-        validate(config, recurrent)?;
+        recurrent.validate(config)?;
         let (kind, d) = (config.dtype.kind(), &mut Declarations::default());
         let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, kind, device);
         let rows = RecurrentRows::declare(d, config, recurrent, jodie.row_norm, features);
@@ -138,22 +138,6 @@ impl Jodie {
         };
         (stacked, pairs)
     }
-}
-
-/// Refuses what neither JODIE nor DyRep can be.
-pub(crate) fn validate(config: &TgnConfig, recurrent: RecurrentConfig) -> Result<()> {
-    config.validate()?;
-    let memory = config.memory_dim;
-    let reason = "this model's embedding is as wide as its memory row";
-    require(config.embedding_dim == memory, "embedding_dim", config.embedding_dim, reason, &format!("write {memory}"))?;
-    require(config.layers == 1, "layers", config.layers, "this model has one", "write 1")?;
-    let clash = recurrent.no_mail == NoMail::Update && config.message_time == MessageTime::Stored;
-    if clash {
-        let reason = "a row without mail has no stored time code".to_owned();
-        let mend = "write \"keep\", or message_time = \"applied\"".to_owned();
-        return Err(Error::InvalidConfig { key: "no_mail", value: "\"update\"".to_owned(), reason, mend });
-    }
-    Ok(())
 }
 
 impl Model for Jodie {

@@ -7,11 +7,12 @@
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use crate::error::{Error, Result};
 use crate::input::MailInput;
 use crate::memory_updater::{MemoryUpdater, MessageDims};
-use crate::message::{Message, aggregate};
+use crate::message::{Message, MessageTime, aggregate};
 use crate::parameters::{Declarations, Init, ParameterId, Parameters};
-use crate::tgn::{FeatureDims, TgnConfig};
+use crate::tgn::{FeatureDims, TgnConfig, require};
 use crate::time_encoder::{Tape, TimeEncoder};
 
 /// What a message holds beside edge features and time.
@@ -57,6 +58,34 @@ pub struct RecurrentConfig {
     pub message: MessageOf,
     /// What becomes of a row without mail.
     pub no_mail: NoMail,
+}
+
+impl RecurrentConfig {
+    /// Refuses what neither JODIE nor DyRep can be.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`], naming the key and the mend.
+    pub fn validate(self, config: &TgnConfig) -> Result<()> {
+        config.validate_widths()?;
+        config.validate_heads()?;
+        let memory = config.memory_dim;
+        let reason = "this model's embedding is as wide as its memory row";
+        require(
+            config.embedding_dim == memory,
+            "embedding_dim",
+            config.embedding_dim,
+            reason,
+            &format!("write {memory}"),
+        )?;
+        require(config.layers == 1, "layers", config.layers, "this model has one", "write 1")?;
+        let clash = self.no_mail == NoMail::Update && config.message_time == MessageTime::Stored;
+        if clash {
+            let reason = "a row without mail has no stored time code".to_owned();
+            let mend = "write \"keep\", or message_time = \"applied\"".to_owned();
+            return Err(Error::InvalidConfig { key: "no_mail", value: "\"update\"".to_owned(), reason, mend });
+        }
+        Ok(())
+    }
 }
 
 /// The update of rows read.

@@ -114,7 +114,10 @@ impl TgnConfig {
     }
 
     /// The part of [`TgnConfig::validate`] that holds for any model.
-    pub(crate) fn validate_widths(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// As there.
+    pub fn validate_widths(&self) -> Result<()> {
         for (key, width) in
             [("memory_dim", self.memory_dim), ("time_dim", self.time_dim), ("embedding_dim", self.embedding_dim)]
         {
@@ -132,7 +135,7 @@ impl TgnConfig {
         require(self.heads > 0, "heads", self.heads, "attention has at least one head", "write 1 or 2")
     }
 
-    fn validate_heads(&self) -> Result<()> {
+    pub(crate) fn validate_heads(&self) -> Result<()> {
         for (layer, width) in (0..self.layers.min(2)).map(|l| (l, self.row_dim(l) + self.time_dim)) {
             let reason =
                 format!("layer {layer} attends in {width} dimensions (row + time_dim), which it does not divide");

@@ -20,7 +20,7 @@ const NOT_NAMED: [&str; 10] = [
 impl Config {
     /// The preset's name and the keys that differ from it, in the order of their tables.
     pub fn name(&self) -> String {
-        let (own, preset) = (self.table(), self.preset.config().table());
+        let (own, preset) = (self.table(), self.preset.config_for(self.model.name).table());
         let mut name = self.preset.name().to_owned();
         for key in super::schema::all_keys() {
             if NOT_NAMED.iter().any(|free| key == *free || key.starts_with(&format!("{free}."))) {

@@ -5,6 +5,7 @@
 
 use super::commit::{CommitPlan, CommitPlanner, MailRule};
 use crate::graph::{Endpoint, Tcsr};
+use crate::sampler::edge_memory::EdgeMemory;
 use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct Pass {
     pub dropout: Option<Dropout>,
     /// Who gets which mail.
     pub mail: MailRule,
+    /// The memory of edges, for a model that asks whether pairs met before.
+    pub edges: Option<Arc<EdgeMemory>>,
 }
 
 /// Where negative destinations come from.
@@ -78,6 +81,8 @@ pub struct BatchPlan {
     pub sample: Sample,
     /// Dropout masks per hop, top first: `[R, H, K]`, true where a weight stays.
     pub keep: Vec<Option<Vec<bool>>>,
+    /// Whether each true pair, then each negative one, met before; if the pass has a memory of edges.
+    pub seen: Option<Vec<bool>>,
     /// What the state commit writes.
     pub commit: CommitPlan,
     /// Fingerprint of the sampled neighbors.
@@ -107,8 +112,9 @@ impl EventStage {
         let sample = pass.sampler.sample(&self.roots, events[0], words(Purpose::Neighbor), &mut self.scratch);
         let keep = dropout_masks(&self.stream, pass, &sample, words(Purpose::Dropout));
         let hash = sample_hash(pass, &events, &sample);
+        let seen = pass.edges.as_ref().map(|edges| pairs_seen(&self.stream, edges, &events, &negatives));
         let commit = self.commits.plan(pass.mail, &self.stream, &events, &sample);
-        BatchPlan { batch, events, negatives, sample, keep, commit, hash }
+        BatchPlan { batch, events, negatives, sample, keep, seen, commit, hash }
     }
 }
 
@@ -127,6 +133,16 @@ fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[Event
             events.iter().flat_map(of_event).collect()
         }
     }
+}
+
+/// Whether each event's own pair, then each of its pairs with negatives, is in the memory of edges.
+fn pairs_seen(stream: &EventStream, edges: &EdgeMemory, events: &[EventId], negatives: &[NodeId]) -> Vec<bool> {
+    let per_event = negatives.len() / events.len().max(1);
+    let memories: Vec<_> = events.iter().map(|&event| edges.at(stream.time(event), events[0])).collect();
+    let own = events.iter().zip(&memories).map(|(&event, memory)| (event, memory, stream.destination(event)));
+    let others = (events.iter().zip(&memories).zip(negatives.chunks_exact(per_event.max(1))))
+        .flat_map(|((&event, memory), negatives)| negatives.iter().map(move |&negative| (event, memory, negative)));
+    own.chain(others).map(|(event, memory, other)| memory.contains(stream.source(event), other)).collect()
 }
 
 /// A batch's logical roots, into a buffer at hand: sources, destinations, then negatives, each at its event's time.

@@ -137,8 +137,14 @@ impl StateReader {
             negative: of(2 * b..plan.sample.root_of.len()),
             events: b as f64,
             loss: self.loss,
-            seen: None,
+            seen: plan.seen.as_ref().map(|seen| self.answers(seen, b)),
         }
+    }
+
+    /// What is known of the pairs, `[B]` and `[B * n]`: 1 or 0.
+    fn answers(&self, seen: &[bool], events: usize) -> [Tensor; 2] {
+        [&seen[..events], &seen[events..]]
+            .map(|seen| self.gather.floats(seen.iter().map(|&seen| f64::from(u8::from(seen)))))
     }
 }
 

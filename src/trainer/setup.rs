@@ -1,6 +1,7 @@
 //! From a configuration to a trainer: stream, split, graphs, passes, model, state.
 
 use super::commits::Syncing;
+use super::family;
 use super::{History, Hooks, Trainer};
 use crate::config::Config;
 use crate::device;
@@ -29,7 +30,6 @@ use tidemill_data::stream::EventStream;
 use tidemill_models::model::{Model, StateSpec};
 use tidemill_models::optimizer::{Optimizer, OptimizerConfig};
 use tidemill_models::parameters::Draw;
-use tidemill_models::tgn::{FeatureDims, Tgn};
 
 /// The passes that a run makes over its stream.
 pub struct Passes {
@@ -50,7 +50,16 @@ impl Passes {
         let all: Vec<EventId> = (0..stream.len() as u32).map(EventId).collect();
         let whole = Arc::new(Tcsr::build(stream, &all));
         let training = if split.masked == 0 { whole.clone() } else { Arc::new(Tcsr::build(stream, &split.train)) };
-        let sampler = |graph| Arc::new(Sampler::new(&config.sampler, graph, stream.meta().tick));
+        let sampler = |graph| {
+            let tick = stream.meta().tick;
+            let reads_neighbors = spec.layers > 0;
+            Arc::new(match reads_neighbors {
+                true => Sampler::new(&config.sampler, graph, tick),
+                false => Sampler::without_neighbors(graph, tick),
+            })
+        };
+        let edges = |events: &[EventId]| family::edge_memory(spec, config, stream, split, events);
+        let (met_in_training, met_later) = (edges(&split.train), edges(&all));
         let (seen_in_training, seen_later) = (sampler(training), sampler(whole));
         let avoid = config.train.avoid_positive;
         for (name, events) in [("validation", split.val.len()), ("test", split.test.len())] {
@@ -79,6 +88,7 @@ impl Passes {
                 epoch: 0,
                 dropout: None,
                 mail: MailRule::of(spec),
+                edges: met_later.clone(),
             })
         };
         let train_key = Key::new(config.seed, Purpose::TrainNegative);
@@ -92,6 +102,7 @@ impl Passes {
             epoch: 1,
             dropout: (spec.dropout > 0.0).then_some(Dropout { p: spec.dropout, heads: spec.heads as usize }),
             mail: MailRule::of(spec),
+            edges: met_in_training,
         };
         Ok(Passes { train, val: evaluation(&split.val, Scored::Val)?, test: evaluation(&split.test, Scored::Test)? })
     }
@@ -112,11 +123,7 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::new`].
     pub fn over(config: Config, stream: EventStream) -> Result<Trainer> {
-        Trainer::with_model(config, stream, |config, stream, device| {
-            let features = FeatureDims { edge: stream.feature_dim() as i64, node: stream.node_feature_dim() as i64 };
-            let draw = PhiloxDraw::new(config.seed);
-            Ok(Box::new(Tgn::new(&config.model.tgn, features, &draw, device)?))
-        })
+        Trainer::build(config, stream, family::make)
     }
 
     /// As [`Trainer::over`], with a model of the caller's own; `[model]` is then whatever `make` makes of it.
@@ -128,11 +135,19 @@ impl Trainer {
         stream: EventStream,
         make: impl FnOnce(&Config, &EventStream, tch::Device) -> Result<Box<dyn Model>>,
     ) -> Result<Trainer> {
+        Trainer::build(config, stream, |config, stream, _, device| make(config, stream, device))
+    }
+
+    fn build(
+        config: Config,
+        stream: EventStream,
+        make: impl FnOnce(&Config, &EventStream, &Split, tch::Device) -> Result<Box<dyn Model>>,
+    ) -> Result<Trainer> {
         config.validate()?;
         let device = device::select(&config.device)?;
         let threads = device::set_threads(config.threads, config.pipeline.intra_op);
         let split = Split::new(&stream, &config.split)?;
-        let model = make(&config, &stream, device)?;
+        let model = make(&config, &stream, &split, device)?;
         let spec = model.spec();
         let passes = Passes::new(&config, &stream, &split, &spec)?;
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
