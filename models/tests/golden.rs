@@ -189,7 +189,7 @@ fn memory_updaters() {
     for dtype in KINDS {
         for (file, cell) in [("gru", Updater::Gru), ("rnn", Updater::Rnn)] {
             let golden = Golden::open(file, dtype);
-            let dims = MessageDims { memory: 6, payload: 6, edge: 5, time: 4 };
+            let dims = MessageDims { memory: 6, payload: 6, edge: 5, time: 4, own: true };
             let (updater, mut p, count) = layer(&golden, |d| MemoryUpdater::declare(d, cell, dims));
             let code = golden.leaf("code");
             let message = Message {
@@ -312,6 +312,7 @@ fn layer_input(golden: &Golden, prefix: &str) -> LayerInput {
         valid: get("valid"),
         dt: get("dt"),
         root_dt: get("root_dt"),
+        since_origin: None,
         edge_features: Some(get("edge_features")),
         keep: golden.find(&format!("in/{prefix}keep")),
     }
@@ -320,7 +321,7 @@ fn layer_input(golden: &Golden, prefix: &str) -> LayerInput {
 fn pair_input(golden: &Golden, events: f64, loss: LossReduction) -> PairInput {
     let (source, destination, negative) =
         (golden.input("source"), golden.input("destination"), golden.input("negative"));
-    PairInput { source, destination, negative, events, loss }
+    PairInput { source, destination, negative, events, loss, seen: None }
 }
 
 #[test]
@@ -381,6 +382,7 @@ fn model_input(golden: &Golden, layers: usize) -> ModelInput {
             dt: golden.input("mail/dt"),
             code: golden.find("in/mail/code"),
         },
+        slots: None,
         layers: (0..layers).map(|l| layer_input(golden, &format!("layer{l}/"))).collect(),
     }
 }

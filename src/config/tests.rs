@@ -81,8 +81,24 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[sampler]\nneighbors = [0]", &["line 2: sampler.neighbors = [0]:", "from 1 to 65535"]),
     ("[model]\nembedding = \"identity\"\nembedding_dim = 64", &["line 3: model.embedding_dim = 64:", "write 100"]),
     ("[model]\nembedding = \"time\"\nroot_time = false", &["line 3: model.root_time = false:", "write true"]),
-    // Not in this release
-    ("[model]\nname = \"tgat\"", &["line 2: model.name = \"tgat\":", "later release", "set \"tgn\""]),
+    // Keys of other models
+    ("[model]\nname = \"tgta\"", &["line 2: model.name:", "`tgta`", "did you mean \"tgat\"?"]),
+    (
+        "[model]\nmail_slots = 4",
+        &["line 2: model.mail_slots = 4:", "tgn has no such key", "one of apan", "leave it out"],
+    ),
+    ("[model]\nname = \"jodie\"\ndropout = 0.1", &["line 3: model.dropout = 0.1:", "jodie has no such key", "dyrep"]),
+    ("[model]\nname = \"tgat\"\nupdater = \"rnn\"", &["line 3: model.updater = \"rnn\":", "tgn, jodie, dyrep"]),
+    ("[model]\nname = \"edgebank\"\nedge_window = 0.0", &["line 3: model.edge_window = 0:", "write 0.15"]),
+    ("[model]\nname = \"apan\"\nmail_slots = 0", &["line 3: model.mail_slots = 0:", "write 1 to 1024"]),
+    ("[model]\nname = \"apan\"\nheads = 3", &["line 3: model.heads = 3:", "memory_dim = 100"]),
+    ("[model]\nname = \"dyrep\"\nlayers = 2", &["line 3: model.layers = 2:", "write 1"]),
+    ("[model]\nname = \"jodie\"\nmemory_dim = 64", &["model.embedding_dim = 100:", "write 64"]),
+    ("[model]\nname = \"tgat\"\nlayers = 3", &["sampler.neighbors = [20, 20]:", "as in [20, 20, 20]"]),
+    (
+        "[model]\nname = \"jodie\"\nno_mail = \"update\"\nmessage_time = \"stored\"",
+        &["line 3: model.no_mail = \"update\":", "message_time = \"applied\""],
+    ),
     ("threads = 100000", &["line 1: threads = 100000:", "cores", "0 shares them"]),
     ("[pipeline]\nstaleness = 200", &["line 2: pipeline.staleness = 200:", "16 or less"]),
     ("[pipeline]\nqueue_max = 0", &["line 2: pipeline.queue_max = 0:", "1 or more"]),
@@ -170,6 +186,8 @@ fn names_carry_the_preset_and_what_differs() {
     assert_eq!(name("preset = \"tgn-2020\"\n[train]\nbatch_size = 200", &[]), "tgn-2020", "the preset's own value");
     let sets = ["train.lr=0.001", "sampler.neighbors=[20, 10]", "model.layers=2", "preset=tgn-2020"];
     assert_eq!(name("", &sets), "tgn-2020+model.layers=2+sampler.neighbors=[20,10]+train.lr=0.001");
+    assert_eq!(name("[model]\nname = \"tgat\"", &[]), "tidemill+model.name=tgat");
+    assert_eq!(name("", &["model.name=apan", "model.mail_slots=5"]), "tidemill+model.name=apan+model.mail_slots=5");
     let not_named = ["seed=3", "threads=2", "train.log_every=1", "train.keep_checkpoints=9", "device.kind=cpu"];
     assert_eq!(name("[data.columns]\nsrc = \"user\"", &not_named), "tidemill");
     assert_eq!(name("", &["train.clip_norm=1.0"]), "tidemill+train.clip_norm=1.0");
@@ -181,6 +199,8 @@ fn what_is_written_reads_back_the_same() {
         &[][..],
         &["preset=tgn-2020", "train.clip_norm=0.5", "train.lr=0.1", "data.bipartite=false", "data.tick=ms"],
         &["seed=9", "data.columns={src=\"a\", features=[\"x\", \"y z\"]}", "device.index=2", "model.dtype=f64"],
+        &["model.name=tgat", "preset=tgn-2020", "model.layer_norm=false"],
+        &["model.name=edgebank", "model.edge_memory=fixed_window"],
         &["train.lr_schedule=cosine", "eval.candidates=id_range", "pipeline.serial=true", "train.lr=1.1e-7"],
     ] {
         let config = read("", sets).unwrap();
@@ -336,6 +356,40 @@ const DYGLIB_2023: &[(&str, &str)] = &[
     ("new_node = \"subset\"", "new_node = \"separate_pass\""),
 ];
 
+/// What a model's name implies in each preset, where the user sets nothing.
+#[test]
+fn names_imply_what_the_model_is() {
+    use super::ModelName::{Apan, Dyrep, Edgebank, Jodie, Tgat, Tgn};
+    let differs = |preset: Preset, name| {
+        let (own, plain) = (preset.config_for(name), preset.config());
+        let (own, plain) = (body(&own), body(&plain));
+        own.lines().zip(plain.lines()).filter(|(a, b)| a != b).map(|(a, _)| a.to_owned()).skip(1).collect::<Vec<_>>()
+    };
+    assert_eq!(Preset::Tidemill.config_for(Tgn), Preset::Tidemill.config());
+    let tgat = ["layers = 2", "strategy = \"uniform\"", "neighbors = [20, 20]"];
+    assert_eq!(differs(Preset::Tidemill, Tgat), tgat.map(str::to_owned));
+    let own_code = [
+        "layers = 2",
+        "no_neighbors = \"padding\"",
+        "query = \"edge_slot\"",
+        "merge = \"previous\"",
+        "strategy = \"uniform\"",
+        "neighbors = [20, 20]",
+        "latest = \"dropped\"",
+        "hop_time = \"edge\"",
+    ];
+    assert_eq!(differs(Preset::Tgn2020, Tgat), own_code.map(str::to_owned));
+    assert_eq!(differs(Preset::Tidemill, Jodie), ["dropout = 0.0", "updater = \"rnn\""].map(str::to_owned));
+    assert_eq!(differs(Preset::Tidemill, Dyrep), ["updater = \"rnn\""].map(str::to_owned));
+    assert_eq!(differs(Preset::Tidemill, Apan), ["dropout = 0.0", "aggregator = \"mean\""].map(str::to_owned));
+    assert_eq!(differs(Preset::Tidemill, Edgebank), ["epochs = 1"].map(str::to_owned));
+    for name in [Tgn, Tgat, Jodie, Dyrep, Apan, Edgebank] {
+        for preset in [Preset::Tidemill, Preset::Tgn2020] {
+            preset.config_for(name).validate().expect("every model of every preset is possible");
+        }
+    }
+}
+
 const TGN_2020: &[(&str, &str)] = &[
     ("preset = \"tidemill\"", "preset = \"tgn-2020\""),
     ("time_origin = \"first\"", "time_origin = \"zero\""),
@@ -384,15 +438,35 @@ dtype = "f32"
 time_encoder = "fixed"
 message_time = "applied"
 aggregator = "last"
+mail_order = "stream"
 updater = "gru"
 embedding = "attention"
 root_time = true
 decoder_init = "xavier"
+message = "both"
+no_mail = "keep"
+no_neighbors = "zeros"
+query = "short"
+merge = "raw"
+layer_norm = true
+projection_bias = false
+gap = "train"
+row_norm = "none"
+score = "memory"
+mail = "concat"
+mail_slots = 10
+deliver = "both"
+empty_slots = "masked"
+slot_attention = "leaky"
+position = false
+edge_memory = "unlimited"
+edge_window = 0.15
 
 [sampler]
 strategy = "recent"
 neighbors = [10]
 same_batch = "hidden"
+latest = "visible"
 hop_time = "edge"
 cache = true
 cache_bytes = "1GiB"

@@ -3,8 +3,9 @@
 //! Integers only. A plan is a pure function of the pass, the epoch and the batch number, so it may be made ahead of time,
 //! on any thread and on any rank.
 
+use super::commit::{CommitPlan, CommitPlanner, MailRule};
 use crate::graph::{Endpoint, Tcsr};
-use crate::memory::{Mail, unsent};
+use crate::sampler::edge_memory::EdgeMemory;
 use crate::sampler::{Role, Root, Sample, SampleHash, SampleScratch, Sampler};
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,8 +33,10 @@ pub struct Pass {
     pub epoch: u32,
     /// Share of attention weights to drop, and the number of heads; absent in evaluation.
     pub dropout: Option<Dropout>,
-    /// Which of a batch's mails a node keeps.
-    pub mails_kept: MailsKept,
+    /// Who gets which mail.
+    pub mail: MailRule,
+    /// The memory of edges, for a model that asks whether pairs met before.
+    pub edges: Option<Arc<EdgeMemory>>,
 }
 
 /// Where negative destinations come from.
@@ -69,15 +72,6 @@ pub struct Dropout {
     pub heads: usize,
 }
 
-/// Which of the mails that a batch sends to a node are kept (the message aggregator's rule).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MailsKept {
-    /// The one of the largest (event id, source before destination).
-    Last,
-    /// All, in that order.
-    All,
-}
-
 impl Pass {
     /// Batches of the pass.
     pub fn batches(&self) -> usize {
@@ -106,22 +100,12 @@ pub struct BatchPlan {
     pub sample: Sample,
     /// Dropout masks per hop, top first: `[R, H, K]`, true where a weight stays.
     pub keep: Vec<Option<Vec<bool>>>,
+    /// Whether each true pair, then each negative one, met before; if the pass has a memory of edges.
+    pub seen: Option<Vec<bool>>,
     /// What the state commit writes.
     pub commit: CommitPlan,
     /// Fingerprint of the sampled neighbors.
     pub hash: SampleHash,
-}
-
-/// What a batch writes to the state, in integers.
-pub struct CommitPlan {
-    /// The events' endpoints, each once, in order of appearance.
-    pub nodes: Vec<NodeId>,
-    /// Their rows among the rows read.
-    pub rows: Vec<u32>,
-    /// New mails in order, with their owners.
-    pub mails: Vec<(NodeId, Mail)>,
-    /// Rows among those read whose memory, once committed, the mails carry, `[Q]`.
-    pub payload_rows: Vec<u32>,
 }
 
 /// Makes plans; owns the scratch space that they share.
@@ -129,13 +113,13 @@ pub struct EventStage {
     stream: EventStream,
     scratch: SampleScratch,
     roots: Vec<Root>,
-    slot_of_row: Vec<u32>,
+    commits: CommitPlanner,
 }
 
 impl EventStage {
     /// A stage over a stream.
     pub fn new(stream: EventStream) -> EventStage {
-        EventStage { scratch: SampleScratch::default(), stream, roots: Vec::new(), slot_of_row: Vec::new() }
+        EventStage { scratch: SampleScratch::default(), stream, roots: Vec::new(), commits: CommitPlanner::default() }
     }
 
     /// Plans batch `batch` of a pass.
@@ -149,52 +133,11 @@ impl EventStage {
         let sample = pass.sampler.sample(&self.roots, events[0], words(Purpose::Neighbor), &mut self.scratch);
         let keep = dropout_masks(&self.stream, pass, &sample, words(Purpose::Dropout));
         let hash = sample_hash(pass, &events, &sample);
-        let commit = self.plan_commit(pass.mails_kept, &events, &sample);
+        let seen = pass.edges.as_ref().map(|edges| pairs_seen(&self.stream, edges, &events, &drawn));
+        let commit = self.commits.plan(pass.mail, &self.stream, &events, &sample);
         let DrawnNegatives { nodes: negatives, sources: negative_sources, candidates, .. } = drawn;
-        BatchPlan { batch, events, negatives, negative_sources, candidates, sample, keep, commit, hash }
+        BatchPlan { batch, events, negatives, negative_sources, candidates, sample, keep, seen, commit, hash }
     }
-
-    fn plan_commit(&mut self, kept: MailsKept, events: &[EventId], sample: &Sample) -> CommitPlan {
-        self.slot_of_row.clear();
-        self.slot_of_row.resize(sample.rows.len(), u32::MAX);
-        let mut plan = CommitPlan { nodes: Vec::new(), rows: Vec::new(), mails: Vec::new(), payload_rows: Vec::new() };
-        let mut all: Vec<(u32, Mail, u32)> = Vec::with_capacity(2 * events.len()); // (slot of the owner, mail, row of the peer)
-        for (i, &event) in events.iter().enumerate() {
-            let ends = [i, events.len() + i].map(|logical| row_of_root(sample, logical));
-            let nodes = [self.stream.source(event), self.stream.destination(event)];
-            for (end, peer) in [(0, 1), (1, 0)] {
-                let slot = &mut self.slot_of_row[ends[end] as usize];
-                if *slot == u32::MAX {
-                    *slot = plan.nodes.len() as u32;
-                    plan.nodes.push(nodes[end]);
-                    plan.rows.push(ends[end]);
-                }
-                all.push((*slot, unsent(nodes[peer], event, self.stream.time(event)), ends[peer]));
-            }
-        }
-        if kept == MailsKept::Last {
-            all = last_of_each(all, plan.nodes.len());
-        }
-        for (slot, mail, peer_row) in all {
-            plan.mails.push((plan.nodes[slot as usize], mail));
-            plan.payload_rows.push(peer_row);
-        }
-        plan
-    }
-}
-
-/// Keeps the last mail of each of `owners` owners; what is kept stays in order of the owners.
-fn last_of_each(mails: Vec<(u32, Mail, u32)>, owners: usize) -> Vec<(u32, Mail, u32)> {
-    let mut last = vec![None; owners];
-    for mail in mails {
-        last[mail.0 as usize] = Some(mail);
-    }
-    last.into_iter().flatten().collect()
-}
-
-/// Row, among the rows read, of the node of a logical root.
-fn row_of_root(sample: &Sample, logical: usize) -> u32 {
-    sample.hops.iter().fold(sample.root_of[logical], |at, hop| hop.below_root[at as usize])
 }
 
 /// A batch's negatives.
@@ -205,6 +148,17 @@ struct DrawnNegatives {
     candidates: Vec<u32>,
     /// Their roots, where these are not the negatives at their events' times.
     roots: Vec<Root>,
+}
+
+impl DrawnNegatives {
+    /// Which of the batch's `count` events each negative belongs to.
+    fn events(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
+        let even = self.nodes.len() / count.max(1);
+        (0..count).flat_map(move |i| {
+            let own = self.candidates.get(i).map_or(even, |&candidates| candidates as usize);
+            std::iter::repeat_n(i, own)
+        })
+    }
 }
 
 fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[EventId]) -> DrawnNegatives {
@@ -253,6 +207,17 @@ fn visible_time(stream: &EventStream, events: &[EventId], event: EventId) -> Tim
     let (first, last) = (events[0], events[events.len() - 1]);
     let tied = first.0 > 0 && stream.time(EventId(first.0 - 1)) == stream.time(event);
     stream.time(if tied { event } else { last })
+}
+
+/// Whether each event's own pair, then each negative one, is in the memory of edges.
+fn pairs_seen(stream: &EventStream, edges: &EdgeMemory, events: &[EventId], drawn: &DrawnNegatives) -> Vec<bool> {
+    let memories: Vec<_> = events.iter().map(|&event| edges.at(stream.time(event), events[0])).collect();
+    let own = (0..events.len()).map(|i| (i, stream.source(events[i]), stream.destination(events[i])));
+    let others = drawn.events(events.len()).zip(&drawn.nodes).enumerate().map(|(at, (i, &node))| {
+        let source = drawn.sources.get(at).copied().unwrap_or_else(|| stream.source(events[i]));
+        (i, source, node)
+    });
+    own.chain(others).map(|(i, source, destination)| memories[i].contains(source, destination)).collect()
 }
 
 /// A batch's logical roots, into a buffer at hand: sources, destinations, then negatives, each at its event's time.

@@ -8,10 +8,12 @@
 //! state may lack the commits of the s batches before, its parameters their steps, and the endpoints' rows are read again at the
 //! state commit.
 
+pub mod commit;
 mod config;
 pub mod event;
 pub mod frontier;
 pub mod gather;
+mod slots;
 pub mod state;
 pub mod sync;
 pub mod workers;
@@ -105,7 +107,7 @@ impl Pipeline {
     /// The state commit: the batch's endpoints get their new rows, their mail is cleared, the batch's mails are stored.
     pub fn commit_state(&mut self, batch: &ReadyBatch, embedded: &Embedded, model: &dyn Model) {
         let rows = if self.staleness > 0 { CommitRows::ReadAgain } else { CommitRows::AsRead };
-        self.writer.commit(&mut lock(&self.memory), &batch.plan, embedded, model, rows);
+        self.writer.commit(&mut lock(&self.memory), batch, embedded, model, rows);
         if let Running::Ahead(workers) = &self.running {
             workers.committed();
         }

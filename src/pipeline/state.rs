@@ -7,12 +7,13 @@
 
 use super::event::BatchPlan;
 use super::gather::Gather;
+use super::slots;
 use crate::memory::{NodeMemory, StateCommit};
 use crate::sampler::Hop;
 use std::collections::HashMap;
 use tch::Tensor;
 use tidemill_models::input::{Embedded, LayerInput, LossReduction, ModelInput, PairInput};
-use tidemill_models::model::{Model, Payload};
+use tidemill_models::model::{MailKeeping, Model, Payload, StateSpec};
 
 /// A batch whose state was read: all that the gradient stage needs.
 pub struct ReadyBatch {
@@ -38,6 +39,8 @@ pub struct PreparedBatch {
 pub struct StateReader {
     gather: Gather,
     root_time: bool,
+    absolute_time: bool,
+    keeping: MailKeeping,
     loss: LossReduction,
     node_features: Option<Tensor>,
 }
@@ -46,7 +49,8 @@ impl StateReader {
     /// A reader for `model`.
     pub fn new(gather: Gather, model: &dyn Model, loss: LossReduction) -> StateReader {
         let node_features = gather.node_features();
-        StateReader { gather, root_time: model.spec().root_time, loss, node_features }
+        let StateSpec { root_time, absolute_time, mail_keeping: keeping, .. } = model.spec();
+        StateReader { gather, root_time, absolute_time, keeping, loss, node_features }
     }
 
     /// Everything of a batch that does not depend on the state.
@@ -64,10 +68,18 @@ impl StateReader {
         for (layer, hop) in layers.iter_mut().rev().zip(&plan.sample.hops) {
             self.date(layer, hop, memory);
         }
+        let (mail, slots) = match self.keeping {
+            MailKeeping::UntilApplied => (self.gather.mail(&plan.sample.rows, memory), None),
+            MailKeeping::Latest(slots) => {
+                let tick = self.gather.stream.meta().tick;
+                (slots::no_mail(memory), Some(slots::read(&plan.sample.hops[0], memory, tick, slots)))
+            }
+        };
         let input = ModelInput {
             memory: memory.rows(&nodes),
             node_features: self.node_features.as_ref().map(|table| table.index_select(0, &nodes)),
-            mail: self.gather.mail(&plan.sample.rows, memory),
+            mail,
+            slots,
             layers,
         };
         ReadyBatch { plan, input, pairs }
@@ -86,6 +98,7 @@ impl StateReader {
             valid: Tensor::from_slice(&valid).view([r, k]).to_device(shape.device),
             dt: self.elapsed(hop, |root, _| hop.roots[root].time.0),
             root_dt: Tensor::zeros([r], (shape.kind, shape.device)),
+            since_origin: None,
             edge_features: self.gather.edge_features(&hop.event, &[r, k]),
             keep: keep.map(|keep| kept(keep).view([r, heads, k])),
         }
@@ -95,6 +108,9 @@ impl StateReader {
     fn date(&self, layer: &mut LayerInput, hop: &Hop, memory: &NodeMemory) {
         let since = hop.roots.iter().map(|root| root.time.0 - memory.next_update(root.node).0);
         layer.root_dt = self.gather.seconds(since);
+        let origin = memory.origin().0;
+        let absolute = || self.gather.seconds(hop.roots.iter().map(|root| root.time.0 - origin));
+        layer.since_origin = self.absolute_time.then(absolute);
         if !self.root_time {
             layer.dt = self.elapsed(hop, |_, slot| memory.next_update(hop.neighbor[slot]).0);
         }
@@ -121,7 +137,14 @@ impl StateReader {
             negative: of(2 * b..2 * b + plan.negatives.len()),
             events: b as f64,
             loss: self.loss,
+            seen: plan.seen.as_ref().map(|seen| self.answers(seen, b)),
         }
+    }
+
+    /// What is known of the pairs, `[B]` and `[B * n]`: 1 or 0.
+    fn answers(&self, seen: &[bool], events: usize) -> [Tensor; 2] {
+        [&seen[..events], &seen[events..]]
+            .map(|seen| self.gather.floats(seen.iter().map(|&seen| f64::from(u8::from(seen)))))
     }
 }
 
@@ -129,6 +152,7 @@ impl StateReader {
 pub struct StateWriter {
     gather: Gather,
     payload: Payload,
+    keeping: MailKeeping,
 }
 
 /// Which rows the state commit makes the memory.
@@ -143,43 +167,62 @@ pub enum CommitRows {
 impl StateWriter {
     /// A writer for `model`.
     pub fn new(gather: Gather, model: &dyn Model) -> StateWriter {
-        StateWriter { gather, payload: model.spec().payload }
+        let StateSpec { payload, mail_keeping: keeping, .. } = model.spec();
+        StateWriter { gather, payload, keeping }
     }
 
     /// The state commit of a batch: steps 3 and 4 of a TGN step.
     pub fn commit(
         &self,
         memory: &mut NodeMemory,
-        plan: &BatchPlan,
+        batch: &ReadyBatch,
         embedded: &Embedded,
         model: &dyn Model,
         rows: CommitRows,
     ) {
-        assert!(self.payload == Payload::MemoryRow, "a model whose mails carry embeddings is refused at start");
-        let (committed, payload) = match rows {
+        let plan = &batch.plan.commit;
+        let of = |from: &Tensor, at: &[u32]| from.index_select(0, &self.gather.rows(at));
+        if let MailKeeping::Latest(slots) = self.keeping {
+            let z = embedded.z.detach(); // neither rows nor mails depend on what is in memory now
+            let (rows, payload) = (of(&z, &plan.rows), self.pairs(batch, &z));
+            let commit = StateCommit { nodes: &plan.nodes, rows: &rows, mails: &plan.mails, payload: &payload };
+            return memory.commit_slots(&commit, &plan.times, slots);
+        }
+        let (committed, own_payload) = match rows {
             CommitRows::AsRead => {
                 let rows = embedded.rows.detach();
-                let of = |at: &[u32]| rows.index_select(0, &self.gather.rows(at));
-                (of(&plan.commit.rows), of(&plan.commit.payload_rows))
+                (of(&rows, &plan.rows), (self.payload == Payload::MemoryRow).then(|| of(&rows, &plan.payload_rows)))
             }
-            CommitRows::ReadAgain => self.read_again(memory, plan, model),
+            CommitRows::ReadAgain => self.read_again(memory, &batch.plan, model),
         };
+        let carried = || of(&embedded.carried.as_ref().unwrap_or(&embedded.z).detach(), &plan.payload_rows);
+        let payload = own_payload.unwrap_or_else(carried);
         let encode = |elapsed: &[i64]| {
             self.gather.shape.code_dim?;
             Some(model.encode_mail_time(&self.gather.seconds(elapsed.iter().copied())))
         };
-        let (nodes, mails) = (&plan.commit.nodes, &plan.commit.mails);
+        let (nodes, mails) = (&plan.nodes, &plan.mails);
         memory.commit(&StateCommit { nodes, rows: &committed, mails, payload: &payload }, encode);
     }
 
-    /// The endpoints' rows from the state as it is, `[C, D_m]`, and what the mails carry of them, `[Q, D_m]`.
-    fn read_again(&self, memory: &NodeMemory, plan: &BatchPlan, model: &dyn Model) -> (Tensor, Tensor) {
+    /// What the mails of a batch carry of its events' two embeddings.
+    fn pairs(&self, batch: &ReadyBatch, z: &Tensor) -> Tensor {
+        let events = &batch.plan.events;
+        let features = self.gather.edge_features(events, &[events.len() as i64]);
+        let ends = (&batch.pairs.source, &batch.pairs.destination);
+        slots::payload(self.payload, &batch.plan.commit, z, ends, features.as_ref())
+    }
+
+    /// The endpoints' rows from the state as it is, `[C, D_m]`, and what the mails carry of them, `[Q, D_m]`, if they do.
+    fn read_again(&self, memory: &NodeMemory, plan: &BatchPlan, model: &dyn Model) -> (Tensor, Option<Tensor>) {
         let commit = &plan.commit;
         let rows = memory.rows(&self.gather.nodes(&commit.nodes));
         let rows = model.apply_mail(&rows, &self.gather.mail(&commit.nodes, memory)).detach();
-        let slot_of: HashMap<u32, u32> = commit.rows.iter().copied().zip(0..).collect();
-        let slots: Vec<u32> = commit.payload_rows.iter().map(|row| slot_of[row]).collect(); // peers are endpoints
-        let payload = rows.index_select(0, &self.gather.rows(&slots));
+        let payload = (self.payload == Payload::MemoryRow).then(|| {
+            let slot_of: HashMap<u32, u32> = commit.rows.iter().copied().zip(0..).collect();
+            let slots: Vec<u32> = commit.payload_rows.iter().map(|row| slot_of[row]).collect(); // peers are endpoints
+            rows.index_select(0, &self.gather.rows(&slots))
+        });
         (rows, payload)
     }
 }

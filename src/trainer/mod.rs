@@ -9,6 +9,7 @@ pub mod checkpoint;
 mod commits;
 pub mod config;
 pub mod durable;
+mod family;
 mod history;
 mod hooks;
 mod measure;

@@ -118,18 +118,25 @@ fn push_scores(scores: &mut SplitScores, model: &dyn Model, z: &Tensor, batch: &
     }
     let first = plan.sample.root_of.len() - plan.negative_sources.len();
     let sources = rows(plan.sample.root_of[first..].iter().copied(), z);
-    let positive = logits(model, z, &pairs.source, &pairs.destination);
-    let negative = logits(model, z, &sources, &pairs.negative);
+    let [seen, negative_seen] = match &pairs.seen {
+        Some([own, negative]) => [Some(own), Some(negative)],
+        None => [None, None],
+    };
+    let positive = logits(model, z, &pairs.source, &pairs.destination, seen);
+    let negative = logits(model, z, &sources, &pairs.negative, negative_seen);
     scores.push(&plan.events, &positive, &negative)?;
     Ok(())
 }
 
 /// Logits of pairs, `[B]`.
-fn logits(model: &dyn Model, z: &Tensor, source: &Tensor, destination: &Tensor) -> Tensor {
+///
+/// * `seen`: as in [`PairInput::seen`], of these pairs.
+fn logits(model: &dyn Model, z: &Tensor, source: &Tensor, destination: &Tensor, seen: Option<&Tensor>) -> Tensor {
     let negative = rows(std::iter::empty(), z);
     let (events, loss) = (source.size()[0] as f64, Default::default());
     let (source, destination) = (source.shallow_clone(), destination.shallow_clone());
-    model.logits(z, &PairInput { source, destination, negative, events, loss }).0
+    let seen = seen.map(|seen| [seen.shallow_clone(), seen.narrow(0, 0, 0)]);
+    model.logits(z, &PairInput { source, destination, negative, events, loss, seen }).0
 }
 
 /// Ranks the events that have candidates. Sets that are smaller than the largest are filled up, and what fills them is ignored.
@@ -138,20 +145,28 @@ fn rank(scores: &mut SplitScores, model: &dyn Model, z: &Tensor, batch: &ReadyBa
     let root = |logical: usize| plan.sample.root_of[logical];
     let longest = plan.candidates.iter().copied().max().unwrap_or(0) as usize;
     let ranked: Vec<usize> = (0..b).filter(|&i| plan.candidates[i] > 0).collect();
-    let mut first = 2 * b;
+    let mut first = 0;
     let mut candidates: Vec<u32> = Vec::with_capacity(ranked.len() * longest);
+    let mut met: Vec<i64> = Vec::new(); // where the candidates are among all negatives of the batch
     for &i in &ranked {
         let own = plan.candidates[i] as usize;
-        candidates.extend((first..first + own).map(root));
+        candidates.extend((first..first + own).map(|at| root(2 * b + at)));
         candidates.extend((own..longest).map(|_| root(b + i)));
+        met.extend((0..longest).map(|at| (first + at.min(own - 1)) as i64));
         first += own;
     }
+    let seen = batch.pairs.seen.as_ref().map(|[own, negative]| {
+        let events = rows(ranked.iter().map(|&i| i as u32), z);
+        let met = Tensor::from_slice(&met).to_device(z.device());
+        [own.index_select(0, &events), negative.index_select(0, &met)]
+    });
     let pairs = PairInput {
         source: rows(ranked.iter().map(|&i| root(i)), z),
         destination: rows(ranked.iter().map(|&i| root(b + i)), z),
         negative: rows(candidates.into_iter(), z),
         events: ranked.len() as f64,
         loss: Default::default(),
+        seen,
     };
     let events: Vec<EventId> = ranked.iter().map(|&i| plan.events[i]).collect();
     let sizes: Vec<u32> = ranked.iter().map(|&i| plan.candidates[i]).collect();

@@ -1,6 +1,7 @@
 //! From a configuration to a trainer: stream, split, graphs, passes, model, state.
 
 use super::commits::Syncing;
+use super::family;
 use super::{History, Hooks, Trainer};
 use crate::config::Config;
 use crate::device;
@@ -9,7 +10,8 @@ use crate::eval::NegativeKind;
 use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
 use crate::pipeline::Pipeline;
-use crate::pipeline::event::{Dropout, EventStage, MailsKept, Negatives, Pass, RankedEvents};
+use crate::pipeline::commit::MailRule;
+use crate::pipeline::event::{Dropout, EventStage, Negatives, Pass, RankedEvents};
 use crate::pipeline::gather::Gather;
 use crate::pipeline::state::{StateReader, StateWriter};
 use crate::pipeline::sync::SyncStage;
@@ -29,11 +31,9 @@ use tidemill_data::negative::{
 use tidemill_data::philox::{Key, Purpose};
 use tidemill_data::split::Split;
 use tidemill_data::stream::EventStream;
-use tidemill_models::message::Aggregator;
 use tidemill_models::model::{Model, StateSpec};
 use tidemill_models::optimizer::{Optimizer, OptimizerConfig};
 use tidemill_models::parameters::Draw;
-use tidemill_models::tgn::{FeatureDims, Tgn};
 
 /// The passes that a run makes over its stream.
 pub struct Passes {
@@ -54,7 +54,16 @@ impl Passes {
         let all: Arc<[EventId]> = (0..stream.len() as u32).map(EventId).collect();
         let whole = Arc::new(Tcsr::build(stream, &all));
         let training = if split.masked == 0 { whole.clone() } else { Arc::new(Tcsr::build(stream, &split.train)) };
-        let sampler = |graph| Arc::new(Sampler::new(&config.sampler, graph, stream.meta().tick));
+        let sampler = |graph| {
+            let tick = stream.meta().tick;
+            let reads_neighbors = spec.layers > 0;
+            Arc::new(match reads_neighbors {
+                true => Sampler::new(&config.sampler, graph, tick),
+                false => Sampler::without_neighbors(graph, tick),
+            })
+        };
+        let edges = |events: &[EventId]| family::edge_memory(spec, config, stream, split, events);
+        let (met_in_training, met_later) = (edges(&split.train), edges(&all));
         let (seen_in_training, seen_later) = (sampler(training), sampler(whole));
         let avoid = config.train.avoid_positive;
         for (name, events) in [("validation", split.val.len()), ("test", split.test.len())] {
@@ -79,15 +88,16 @@ impl Passes {
                 sampler: seen_later.clone(),
                 negatives: match config.eval.negatives {
                     NegativeKind::Random => negatives(&config.eval.candidates, scored, eval_key)?,
-                    NegativeKind::Historical => edges(stream, split, EdgeRule::Historical, &all, eval_key),
-                    NegativeKind::Inductive => edges(stream, split, EdgeRule::Inductive, &all, eval_key),
+                    NegativeKind::Historical => negative_edges(stream, split, EdgeRule::Historical, &all, eval_key),
+                    NegativeKind::Inductive => negative_edges(stream, split, EdgeRule::Inductive, &all, eval_key),
                     NegativeKind::Tgb => ranked(config, stream, split, (range, scored), spec)?,
                 },
                 negatives_per_event: 1,
                 seed: config.seed,
                 epoch: 0,
                 dropout: None,
-                mails_kept: mails_kept(spec),
+                mail: MailRule::of(spec),
+                edges: met_later.clone(),
             })
         };
         let train_key = Key::new(config.seed, Purpose::TrainNegative);
@@ -100,7 +110,8 @@ impl Passes {
             seed: config.seed,
             epoch: 1,
             dropout: (spec.dropout > 0.0).then_some(Dropout { p: spec.dropout, heads: spec.heads as usize }),
-            mails_kept: mails_kept(spec),
+            mail: MailRule::of(spec),
+            edges: met_in_training,
         };
         Ok(Passes { train, val: evaluation(&split.val, Scored::Val)?, test: evaluation(&split.test, Scored::Test)? })
     }
@@ -121,11 +132,7 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::new`].
     pub fn over(config: Config, stream: EventStream) -> Result<Trainer> {
-        Trainer::with_model(config, stream, |config, stream, device| {
-            let features = FeatureDims { edge: stream.feature_dim() as i64, node: stream.node_feature_dim() as i64 };
-            let draw = PhiloxDraw::new(config.seed);
-            Ok(Box::new(Tgn::new(&config.model.tgn, features, &draw, device)?))
-        })
+        Trainer::build(config, stream, family::make)
     }
 
     /// As [`Trainer::over`], with a model of the caller's own; `[model]` is then whatever `make` makes of it.
@@ -137,11 +144,19 @@ impl Trainer {
         stream: EventStream,
         make: impl FnOnce(&Config, &EventStream, tch::Device) -> Result<Box<dyn Model>>,
     ) -> Result<Trainer> {
+        Trainer::build(config, stream, |config, stream, _, device| make(config, stream, device))
+    }
+
+    fn build(
+        config: Config,
+        stream: EventStream,
+        make: impl FnOnce(&Config, &EventStream, &Split, tch::Device) -> Result<Box<dyn Model>>,
+    ) -> Result<Trainer> {
         config.validate()?;
         let device = device::select(&config.device)?;
         let threads = device::set_threads(config.threads, config.pipeline.intra_op);
         let split = Split::new(&stream, &config.split)?;
-        let model = make(&config, &stream, device)?;
+        let model = make(&config, &stream, &split, device)?;
         let spec = model.spec();
         let passes = Passes::new(&config, &stream, &split, &spec)?;
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
@@ -176,7 +191,7 @@ impl Trainer {
 }
 
 /// Negative edges of the whole stream.
-fn edges(stream: &EventStream, split: &Split, rule: EdgeRule, all: &Arc<[EventId]>, key: Key) -> Negatives {
+fn negative_edges(stream: &EventStream, split: &Split, rule: EdgeRule, all: &Arc<[EventId]>, key: Key) -> Negatives {
     let last = split.train.last().expect("a split has training events");
     Negatives::Edges(Arc::new(EdgeSampler::new(stream, all.clone(), stream.time(*last), rule, key)))
 }
@@ -221,13 +236,6 @@ fn one_candidate() -> Error {
     Error::Usage {
         problem: "there is one candidate destination, so no negative differs from the true one".to_owned(),
         mend: "set train.negatives and eval.candidates to \"all_nodes\", or train.avoid_positive to false".to_owned(),
-    }
-}
-
-fn mails_kept(spec: &StateSpec) -> MailsKept {
-    match spec.aggregator {
-        Aggregator::Last => MailsKept::Last,
-        Aggregator::Mean => MailsKept::All,
     }
 }
 

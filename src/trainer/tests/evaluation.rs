@@ -223,3 +223,59 @@ fn nodes_are_classified_alike_twice() {
     let error = trained(|_| {}, streams::small()).classify_nodes(1).expect_err("no labels").to_string();
     assert!(error.contains("no labels") && error.contains("data.columns.label"), "{error}");
 }
+
+/// EdgeBank knows a negative edge, whatever its source, iff an event before the batch had that pair; so do candidates.
+#[test]
+fn edgebank_is_asked_about_negative_edges_and_candidates() {
+    let stream = streams::small();
+    let met = |pair: (NodeId, NodeId), batch: &[EventId], event: EventId| {
+        let earlier = |&e: &EventId| e < batch[0] && stream.time(e) < stream.time(event);
+        (0..stream.len() as u32).map(EventId).filter(earlier).any(|e| (stream.source(e), stream.destination(e)) == pair)
+    };
+    let bank = |c: &mut Config| {
+        *c = config(|_| {});
+        c.model = crate::config::Preset::Tidemill.config_for(crate::config::ModelName::Edgebank).model;
+    };
+    let mut trainer = trained(
+        |c| {
+            bank(c);
+            c.eval.negatives = NegativeKind::Historical;
+        },
+        stream.clone(),
+    );
+    let pass = trainer.passes.val.clone();
+    let Negatives::Edges(sampler) = pass.negatives.clone() else { panic!("edges") };
+    let found = scores(&mut trainer, &pass);
+    let batches = pass.events.chunks(pass.batch_size);
+    let wanted = batches.clone().flat_map(|batch| {
+        let pairs = sampler.sample(batch);
+        batch.iter().zip(pairs).map(|(&event, pair)| f64::from(u8::from(met(pair, batch, event)))).collect::<Vec<_>>()
+    });
+    assert_eq!(found.iter().map(|(_, _, negatives)| negatives[0]).collect::<Vec<_>>(), wanted.collect::<Vec<_>>());
+
+    let mut trainer = trained(
+        |c| {
+            bank(c);
+            ranked(c);
+        },
+        stream.clone(),
+    );
+    let pass = trainer.passes.val.clone();
+    let Negatives::Sets(sets) = &pass.negatives else { panic!("sets") };
+    let reciprocals = batches.flat_map(|batch| {
+        batch
+            .iter()
+            .map(|&event| {
+                let (source, destination) = (stream.source(event), stream.destination(event));
+                let score = |node| u8::from(met((source, node), batch, event));
+                let rivals: Vec<u8> = sets.sets.of(event).into_iter().map(score).collect();
+                let above = rivals.iter().filter(|&&x| x > score(destination)).count() as f64;
+                let tied = rivals.iter().filter(|&&x| x == score(destination)).count() as f64;
+                1.0 / (1.0 + above + tied / 2.0)
+            })
+            .collect::<Vec<f64>>()
+    });
+    let reciprocals: Vec<f64> = reciprocals.collect();
+    let mrr = trainer.score_split(&pass).expect("finite").mrr().expect("ranked");
+    assert!((mrr.mrr - reciprocals.iter().sum::<f64>() / reciprocals.len() as f64).abs() < 1e-12, "{mrr:?}");
+}
