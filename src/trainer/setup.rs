@@ -79,8 +79,8 @@ impl Passes {
                 sampler: seen_later.clone(),
                 negatives: match config.eval.negatives {
                     NegativeKind::Random => negatives(&config.eval.candidates, scored, eval_key)?,
-                    NegativeKind::Historical => edges(stream, split, EdgeRule::Historical, &all, eval_key),
-                    NegativeKind::Inductive => edges(stream, split, EdgeRule::Inductive, &all, eval_key),
+                    NegativeKind::Historical => negative_edges(stream, split, EdgeRule::Historical, &all, eval_key),
+                    NegativeKind::Inductive => negative_edges(stream, split, EdgeRule::Inductive, &all, eval_key),
                     NegativeKind::Tgb => ranked(config, stream, split, (range, scored), spec)?,
                 },
                 negatives_per_event: 1,
@@ -176,7 +176,7 @@ impl Trainer {
 }
 
 /// Negative edges of the whole stream.
-fn edges(stream: &EventStream, split: &Split, rule: EdgeRule, all: &Arc<[EventId]>, key: Key) -> Negatives {
+fn negative_edges(stream: &EventStream, split: &Split, rule: EdgeRule, all: &Arc<[EventId]>, key: Key) -> Negatives {
     let last = split.train.last().expect("a split has training events");
     Negatives::Edges(Arc::new(EdgeSampler::new(stream, all.clone(), stream.time(*last), rule, key)))
 }
