@@ -1,4 +1,5 @@
 mod exact;
+mod family;
 mod family_oracle;
 mod npz;
 mod oracle;
