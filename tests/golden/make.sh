@@ -61,7 +61,6 @@ make bipartite $deep tgat $wide
 make shared $deep tgat-padding $wide --preset tgat --time-dim 7 --fixed-time-encoder
 make bipartite $deep tgat-recent $wide --preset dyglib-2023 --time-dim 6 --hop-time root --projection-bias
 make shared $deep tgat-oldest $wide --sampling oldest --latest dropped --norm off --merge previous --same-batch hidden --node-features zeros:6
-make bipartite $deep tgat-one $wide --layers 1 --query edge-slot --time-dim 7
 rm -f ./*/weights_final.npz
 "$python" - <<'PY'  # what the test reads, compressed
 import glob

@@ -1,5 +1,6 @@
 mod evaluation;
 mod exact;
+mod family;
 mod family_oracle;
 mod npz;
 mod oracle;
