@@ -384,7 +384,9 @@ fn names_imply_what_the_model_is() {
     assert_eq!(differs(Preset::Tidemill, Apan), ["dropout = 0.0", "aggregator = \"mean\""].map(str::to_owned));
     assert_eq!(differs(Preset::Tidemill, Edgebank), ["epochs = 1"].map(str::to_owned));
     for name in [Tgn, Tgat, Jodie, Dyrep, Apan, Edgebank] {
-        for preset in [Preset::Tidemill, Preset::Tgn2020] {
+        for preset in
+            [Preset::Tidemill, Preset::Tgn2020, Preset::Pyg, Preset::Tgl2022, Preset::Dyglib2023, Preset::TgbV2]
+        {
             preset.config_for(name).validate().expect("every model of every preset is possible");
         }
     }
