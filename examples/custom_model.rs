@@ -7,9 +7,9 @@ use tch::{Device, Kind, Tensor};
 use tidemill::trainer::PhiloxDraw;
 use tidemill::{Config, Trainer};
 use tidemill_models::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
-use tidemill_models::model::{MailTargets, Mode, Model, Payload, StateSpec};
+use tidemill_models::loss::link_loss;
+use tidemill_models::model::{Mode, Model, StateSpec};
 use tidemill_models::parameters::{Declarations, Init, ParameterId, Parameters};
-use tidemill_models::{Aggregator, loss::link_loss};
 
 const WIDTH: i64 = 16;
 
@@ -39,23 +39,7 @@ impl Recency {
 
 impl Model for Recency {
     fn spec(&self) -> StateSpec {
-        StateSpec {
-            kind: Kind::Float,
-            memory_dim: 1,
-            payload: Payload::MemoryRow,
-            payload_dim: 1,
-            mail_targets: MailTargets::Endpoints,
-            mail_slots: 1,
-            aggregator: Aggregator::Last,
-            stored_time_code: None,
-            edge_dim: 0,
-            node_dim: 0,
-            embedding_dim: WIDTH,
-            layers: 1,
-            heads: 1,
-            dropout: 0.0,
-            root_time: true,
-        }
+        StateSpec { embedding_dim: WIDTH, layers: 1, ..StateSpec::default() }
     }
 
     fn parameters(&self) -> &Parameters {

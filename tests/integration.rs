@@ -6,6 +6,8 @@ mod bench;
 mod command;
 #[path = "integration/data.rs"]
 mod data;
+#[path = "integration/evaluation.rs"]
+mod evaluation;
 #[path = "integration/experiments.rs"]
 mod experiments;
 #[path = "integration/kill.rs"]

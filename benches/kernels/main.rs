@@ -12,7 +12,8 @@ use tch::{Device, Kind, Tensor};
 use tidemill::config::Config;
 use tidemill::graph::Tcsr;
 use tidemill::memory::{NodeMemory, StateCommit, StateShape, unsent};
-use tidemill::pipeline::event::{EventStage, MailsKept, Negatives, Pass, logical_roots};
+use tidemill::pipeline::commit::MailRule;
+use tidemill::pipeline::event::{EventStage, Negatives, Pass, logical_roots};
 use tidemill::sampler::{Root, Sample, SampleScratch, Sampler, SamplerConfig, Strategy};
 use tidemill::trainer::Trainer;
 use tidemill_data::generate::{GenerateConfig, generate};
@@ -20,6 +21,7 @@ use tidemill_data::id::{EventId, NodeId, Timestamp};
 use tidemill_data::philox::{Key, Purpose};
 use tidemill_data::stream::EventStream;
 use tidemill_models::model::Model;
+use tidemill_models::model::{MailTargets, StateSpec};
 use tidemill_models::optimizer::{Optimizer, OptimizerConfig};
 use tidemill_models::parameters::Draw;
 use tidemill_models::tgn::{FeatureDims, Tgn, TgnConfig};
@@ -116,7 +118,8 @@ fn event_plan(criterion: &mut Criterion, stream: &EventStream, graph: &Arc<Tcsr>
         seed: 1,
         epoch: 1,
         dropout: None,
-        mails_kept: MailsKept::Last,
+        mail: MailRule::of(&StateSpec { mail_targets: MailTargets::Endpoints, ..StateSpec::default() }),
+        edges: None,
     };
     let mut stage = EventStage::new(stream.clone());
     criterion.bench_function("event_plan", |b| b.iter(|| stage.plan(&pass, FIRST as usize / BATCH)));

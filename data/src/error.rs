@@ -24,6 +24,14 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// There is no such file.
+    #[error("{}: there is no such file; {mend}", .path.display())]
+    NoFile {
+        /// The file.
+        path: PathBuf,
+        /// Where to get it, or what else to do.
+        mend: String,
+    },
     /// A fault inside a user's file.
     #[error(transparent)]
     Fault(#[from] Box<Fault>),

@@ -30,7 +30,7 @@ pub use error::{Error, Fault, FaultKind, Result};
 pub use export::write_csv;
 pub use generate::{GenerateConfig, Preset, generate};
 pub use id::{EventId, NodeId, Timestamp};
-pub use negative::{CandidateRule, NegativeSampler, Scored};
+pub use negative::{CandidateRule, CandidateSets, EdgeRule, EdgeSampler, NegativeSampler, Scored};
 pub use node_set::NodeSet;
 pub use philox::{Key, Purpose};
 pub use split::{Split, SplitBy, SplitConfig};

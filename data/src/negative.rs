@@ -3,6 +3,16 @@
 //! A draw is a pure function of (seed, purpose, epoch, event, draw): every rank finds the same negative. With
 //! `avoid_positive` it is uniform over the candidates without the true destination, exactly: the true one's position is
 //! skipped, nothing is drawn twice.
+//!
+//! [`EdgeSampler`] draws whole edges (historical and inductive negatives), [`CandidateSets`] gives the many that one event is
+//! ranked against.
+
+mod candidate;
+mod choice;
+mod edge;
+
+pub use candidate::CandidateSets;
+pub use edge::{EdgeRule, EdgeSampler, Pair};
 
 use crate::error::{Error, Result};
 use crate::id::{EventId, NodeId};
@@ -185,6 +195,13 @@ fn id_range(stream: &EventStream, events: impl Iterator<Item = EventId>) -> Cand
         first: low,
         len: high - low + 1,
     })
+}
+
+/// `size` distinct ones of `events` in their order, drawn by counter; all if there are not more.
+pub fn sample_events(events: &[EventId], size: usize, key: Key) -> Vec<EventId> {
+    let mut places = choice::distinct(key, size, events.len() as u64);
+    places.sort_unstable();
+    places.into_iter().map(|at| events[at as usize]).collect()
 }
 
 #[cfg(test)]

@@ -98,6 +98,13 @@ impl Key {
         ((u64::from(self.word(index)) * u64::from(n)) >> 32) as u32
     }
 
+    /// An integer below `n`, from block `index`; `n` far below 2^64.
+    pub fn below_u64(self, index: u64, n: u64) -> u64 {
+        let words = self.block(index);
+        let word = u64::from(words[0]) << 32 | u64::from(words[1]);
+        ((u128::from(word) * u128::from(n)) >> 64) as u64
+    }
+
     /// Uniform in `[0, 1)` with 53 bits, from block `index`.
     pub fn uniform(self, index: u64) -> f64 {
         unit(self.block(index), 0)

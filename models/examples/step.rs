@@ -50,12 +50,14 @@ fn input(config: &TgnConfig) -> ModelInput {
             dt: Tensor::rand([M], f) * 1e5,
             code: None,
         },
+        slots: None,
         layers: vec![LayerInput {
             root: Tensor::randint(N, [R], i),
             neighbor: Tensor::randint(N, [R, K], i),
             valid: Tensor::rand([R, K], f).gt(0.1),
             dt: Tensor::rand([R, K], f) * 1e5,
             root_dt: Tensor::rand([R], f) * 1e5,
+            since_origin: None,
             edge_features: Some(Tensor::randn([R, K, EDGE], f)),
             keep: Some(Tensor::rand([R, config.heads, K], f).gt(0.1).to_kind(Kind::Float)),
         }],
@@ -81,6 +83,7 @@ fn main() {
         negative: index(),
         events: B as f64,
         loss: LossReduction::Sum,
+        seen: None,
     };
     println!("{} parameters, {} threads", model.parameters().count(), tch::get_num_threads());
     let names = ["embed", "score", "backward", "optimizer", "evaluate"];

@@ -1,6 +1,7 @@
 //! Embedding modules (TGN, arXiv:2006.10637, section 3.3): from rows of the layer below to embeddings of a hop's roots.
 //!
 //! * attention: `z = MLP([attention(root, neighbors) | root])`, eq. 9 to 13;
+//! * transformer: `z = W_s root + attention(root, neighbors)`, see [`crate::transformer`];
 //! * sum: `z = W2 [root | relu(sum_j W1 [neighbor | edge | code])]`, eq. 14, 15; W1 is applied after summing;
 //! * identity: `z = row`;
 //! * time: `z = (1 + dt w) * row` with the seconds since the row's last update, as JODIE projects (arXiv:1908.01207, eq. 2).
@@ -14,6 +15,7 @@ use crate::input::LayerInput;
 use crate::linear::{BlockLinear, Mlp};
 use crate::neighborhood::Neighborhood;
 use crate::parameters::{Declarations, Init, ParameterId, Parameters};
+use crate::transformer::{Transformer, TransformerDims};
 
 /// Which embedding module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +24,8 @@ pub enum Embedding {
     /// Temporal graph attention.
     #[default]
     Attention,
+    /// Attention with a skip connection in the place of the merging layer.
+    Transformer,
     /// Temporal graph sum.
     Sum,
     /// The memory row itself.
@@ -59,6 +63,13 @@ pub enum EmbeddingLayer {
         edge: bool,
     },
     /// See the module's list.
+    Transformer {
+        /// Root over neighbors, and the skip.
+        transformer: Transformer,
+        /// D_e > 0
+        edge: bool,
+    },
+    /// See the module's list.
     Sum {
         /// W1, applied to the sum of the neighbors.
         neighbor: BlockLinear,
@@ -77,7 +88,7 @@ pub enum EmbeddingLayer {
 }
 
 impl EmbeddingLayer {
-    /// Declares `{name}.attn.*` and `{name}.merge.*`, `{name}.sum.*`, nothing, or `{name}.time.w`.
+    /// Declares `{name}.attn.*` and `{name}.merge.*`, `{name}.trans.*`, `{name}.sum.*`, nothing, or `{name}.time.w`.
     pub fn declare(
         declare: &mut Declarations,
         name: &str,
@@ -92,6 +103,12 @@ impl EmbeddingLayer {
                 let blocks = [("attn", a.row + a.time), ("memory", a.row)];
                 let merge = Mlp::declare(declare, &format!("{name}.merge"), &blocks, dims.out, dims.out);
                 EmbeddingLayer::Attention { attention, merge, edge }
+            }
+            Embedding::Transformer => {
+                let AttentionDims { row, edge: d_e, time, heads, dropout, .. } = a;
+                let dims = TransformerDims { row, edge: d_e, time, out: dims.out, heads, dropout };
+                let transformer = Transformer::declare(declare, &format!("{name}.trans"), dims);
+                EmbeddingLayer::Transformer { transformer, edge }
             }
             Embedding::Sum => {
                 let mut linear = |i: u32, blocks: &[(&str, i64)]| {
@@ -112,7 +129,8 @@ impl EmbeddingLayer {
 
     /// Whether the layer reads neighbors, and with them time codes.
     pub fn reads_neighbors(&self) -> bool {
-        matches!(self, EmbeddingLayer::Attention { .. } | EmbeddingLayer::Sum { .. })
+        use EmbeddingLayer::{Attention, Sum, Transformer};
+        matches!(self, Attention { .. } | Transformer { .. } | Sum { .. })
     }
 
     /// Embeds the roots of one hop.
@@ -130,6 +148,11 @@ impl EmbeddingLayer {
                 let mut hidden = attention.forward(p, &root, &zero, &neighbors, &present, keep, projection); // [R, D_emb]
                 hidden = hidden.addmm_(&root, &merge.hidden.weight(p, 1).tr()).g_add_(merge.hidden.bias(p));
                 merge.output(p, hidden)
+            }
+            EmbeddingLayer::Transformer { transformer, edge } => {
+                let codes = codes.expect("time codes of the neighbors");
+                let (neighbors, present) = neighborhood(below, layer, codes.neighbor, *edge);
+                transformer.forward(p, &root, &neighbors, &present, layer.keep.as_ref())
             }
             EmbeddingLayer::Sum { neighbor, merge, edge } => {
                 let codes = codes.expect("time codes of the neighbors");

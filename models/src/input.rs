@@ -18,8 +18,10 @@ pub struct ModelInput {
     pub memory: Tensor,
     /// `[N, D_v]` float: node features of the same rows.
     pub node_features: Option<Tensor>,
-    /// The pending mail of those rows.
+    /// The pending mail of those rows; none where mails are kept in slots.
     pub mail: MailInput,
+    /// The kept mails of the top hop's roots, for models that keep the latest few.
+    pub slots: Option<SlotInput>,
     /// One entry a hop, deepest first: `layers[0]` reads memory rows, the last one yields the embeddings.
     pub layers: Vec<LayerInput>,
 }
@@ -41,6 +43,19 @@ pub struct MailInput {
     pub code: Option<Tensor>,
 }
 
+/// The kept mails of R roots, in S slots each, the newest mail in the first.
+#[derive(Debug)]
+pub struct SlotInput {
+    /// `[Q, D_p]` float: the mails of the roots' nodes, each once.
+    pub payload: Tensor,
+    /// `[R, S]` i64 into `payload`, 0 where the slot is empty.
+    pub mail: Tensor,
+    /// `[R, S]` bool: which slots hold a mail.
+    pub filled: Tensor,
+    /// `[R, S]` float, seconds: the root's time minus the mail's; an empty slot counts as a mail of the time origin.
+    pub dt: Tensor,
+}
+
 /// The R distinct roots of one hop and their sampled neighbors.
 #[derive(Debug)]
 pub struct LayerInput {
@@ -55,6 +70,8 @@ pub struct LayerInput {
     pub dt: Tensor,
     /// `[R]` float, seconds: `t_root - last_update(root, pending mail included)`.
     pub root_dt: Tensor,
+    /// `[R]` float, seconds: the root's time from the time origin; present iff [`crate::StateSpec::absolute_time`].
+    pub since_origin: Option<Tensor>,
     /// `[R, K, D_e]` float: features of the sampled edges, anything finite where absent. `None` counts as zeros.
     pub edge_features: Option<Tensor>,
     /// `[R, H, K]` float, 0 or 1: which attention weights dropout keeps. `None` in evaluation or when `dropout = 0`.
@@ -66,8 +83,11 @@ pub struct LayerInput {
 pub struct Embedded {
     /// `[R, D_emb]` float: embeddings of the top hop's roots. In training a graph may be attached: [`crate::Model::backward`] knows.
     pub z: Tensor,
-    /// `[N, D_m]` float: memory rows with their mail applied; a graph may be attached likewise. Endpoints' rows become the memory.
+    /// `[N, D_m]` float: memory rows with their mail applied; a graph may be attached likewise. Endpoints' rows become the memory
+    /// (their embeddings do where mails are kept in slots).
     pub rows: Tensor,
+    /// `[R, D]` float: what mails carry of a root where that is not `z`.
+    pub carried: Option<Tensor>,
     /// Time codes whose gradient is taken outside of autograd.
     pub(crate) tape: Tape,
     /// What the backward pass without autograd reads.
@@ -77,7 +97,7 @@ pub struct Embedded {
 impl Embedded {
     /// A result whose gradients autograd knows all about.
     pub fn new(z: Tensor, rows: Tensor) -> Embedded {
-        Embedded { z, rows, tape: Tape::default(), trace: None }
+        Embedded { z, rows, carried: None, tape: Tape::default(), trace: None }
     }
 }
 
@@ -94,6 +114,9 @@ pub struct PairInput {
     pub events: f64,
     /// How the two halves of the loss are combined.
     pub loss: LossReduction,
+    /// `[B]`, `[B * n]` f32, 1 or 0: whether each true and each negative pair is in the memory of edges; present iff
+    /// [`crate::StateSpec::edge_memory`].
+    pub seen: Option<[Tensor; 2]>,
 }
 
 /// How the positives' and the negatives' mean cross-entropy make one loss.

@@ -94,10 +94,23 @@ impl Mlp {
     /// Declares `{name}.w1.{block}`, `{name}.b1`, `{name}.w2 [d_out, d_hidden]`, `{name}.b2`, drawn as TGN's code does.
     pub fn declare(declare: &mut Declarations, name: &str, blocks: &[(&str, i64)], d_hidden: i64, d_out: i64) -> Mlp {
         let d_in: i64 = blocks.iter().map(|(_, width)| width).sum();
+        let weights = [Init::xavier_normal(d_in, d_hidden), Init::xavier_normal(d_hidden, d_out)];
+        let [w1, w2] = weights;
+        Mlp::declare_drawn(declare, name, blocks, d_hidden, d_out, [w1, Init::inverse_root(d_in), w2])
+    }
+
+    /// As [`Mlp::declare`], with the distributions of `w1`, `b1` and `w2` given.
+    pub(crate) fn declare_drawn(
+        declare: &mut Declarations,
+        name: &str,
+        blocks: &[(&str, i64)],
+        d_hidden: i64,
+        d_out: i64,
+        [w1_init, b1_init, w2_init]: [Init; 3],
+    ) -> Mlp {
         let (w1, b1) = (format!("{name}.w1"), format!("{name}.b1"));
-        let init = Init::xavier_normal(d_in, d_hidden);
-        let hidden = BlockLinear::declare(declare, &w1, &b1, blocks, d_hidden, &init, Init::inverse_root(d_in));
-        let w2 = declare.add(format!("{name}.w2"), &[d_out, d_hidden], Init::xavier_normal(d_hidden, d_out));
+        let hidden = BlockLinear::declare(declare, &w1, &b1, blocks, d_hidden, &w1_init, b1_init);
+        let w2 = declare.add(format!("{name}.w2"), &[d_out, d_hidden], w2_init);
         let b2 = declare.add(format!("{name}.b2"), &[d_out], Init::inverse_root(d_hidden));
         Mlp { hidden, w2, b2 }
     }

@@ -32,6 +32,8 @@ pub struct MessageDims {
     pub edge: i64,
     /// D_t
     pub time: i64,
+    /// Whether the receiver's own row is part of the message.
+    pub own: bool,
 }
 
 /// A recurrent cell over message blocks.
@@ -41,6 +43,7 @@ pub struct MemoryUpdater {
     pub(crate) hidden: BlockLinear,
     pub(crate) memory_dim: i64,
     pub(crate) edge: bool,
+    own: bool,
 }
 
 impl MemoryUpdater {
@@ -53,13 +56,15 @@ impl MemoryUpdater {
         };
         let d_out = gates * dims.memory;
         let init = Init::inverse_root(dims.memory);
-        let blocks = [("own", dims.memory), ("peer", dims.payload), ("edge", dims.edge), ("time", dims.time)];
+        let hidden = [("own", dims.memory)];
+        let own = if dims.own { dims.memory } else { 0 };
+        let blocks = [("own", own), ("peer", dims.payload), ("edge", dims.edge), ("time", dims.time)];
         let mut linear = |part: &str, blocks: &[(&str, i64)]| {
             let (w, b) = (format!("{name}.w_{part}"), format!("{name}.b_{part}"));
             BlockLinear::declare(declare, &w, &b, blocks, d_out, &init, init.clone())
         };
-        let (input, hidden) = (linear("ih", &blocks), linear("hh", &blocks[..1]));
-        MemoryUpdater { cell, input, hidden, memory_dim: dims.memory, edge: dims.edge > 0 }
+        let (input, hidden) = (linear("ih", &blocks), linear("hh", &hidden));
+        MemoryUpdater { cell, input, hidden, memory_dim: dims.memory, edge: dims.edge > 0, own: dims.own }
     }
 
     /// New rows.
@@ -68,11 +73,12 @@ impl MemoryUpdater {
     /// * returns `[M, D_m]` float.
     pub fn forward(&self, p: &Parameters, own: &Tensor, message: &Message) -> Tensor {
         // x: [M, G D_m], without the own row's part and the bias; the blocks are own, peer, edge if there is one, time
-        let mut x = message.payload.mm(&self.input.weight(p, 1).tr());
+        let first = usize::from(self.own);
+        let mut x = message.payload.mm(&self.input.weight(p, first).tr());
         if let (true, Some(features)) = (self.edge, &message.edge_features) {
-            x = x.addmm_(features, &self.input.weight(p, 2).tr());
+            x = x.addmm_(features, &self.input.weight(p, first + 1).tr());
         }
-        x = x.addmm_(&message.code, &self.input.weight(p, if self.edge { 3 } else { 2 }).tr());
+        x = x.addmm_(&message.code, &self.input.weight(p, first + 1 + usize::from(self.edge)).tr());
         match self.cell {
             Updater::Gru => self.gru(p, &x, own),
             Updater::Rnn => (x + self.own_part(p, own)).tanh_(),
@@ -101,7 +107,9 @@ impl MemoryUpdater {
                 Tensor::cat(&[added, input.narrow(0, 2 * d, d), hidden.narrow(0, 2 * d, d)], 0)
             }
         };
-        let weight = joined(self.input.weight(p, 0), self.hidden.weight(p, 0));
+        let hidden = self.hidden.weight(p, 0);
+        let weight =
+            if self.own { joined(self.input.weight(p, 0), hidden) } else { joined(&hidden.zeros_like(), hidden) };
         joined(self.input.bias(p), self.hidden.bias(p)).addmm(own, &weight.tr())
     }
 }

@@ -4,8 +4,10 @@
 //! mails follow from them, is declared in its [`StateSpec`] and done by the pipeline. Embedding and scoring are apart because
 //! embeddings (and their gradients) may travel between ranks in between.
 
+use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
+use crate::edgebank::EdgeBankConfig;
 use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
 use crate::message::Aggregator;
 use crate::parameters::Parameters;
@@ -19,22 +21,52 @@ pub enum Mode {
     Eval,
 }
 
-/// What a mail carries of its sender.
+/// What a mail carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// The sender's memory row after its own commit (TGN, JODIE).
+    /// The peer's memory row after its own commit (TGN, JODIE).
     MemoryRow,
-    /// The sender's embedding (DyRep, APAN).
+    /// What [`Embedded::carried`] holds of the peer, from before the event (DyRep).
     Embedding,
+    /// `[sender's embedding | peer's embedding | edge features]` (APAN): the event as its sender saw it.
+    Pair,
+    /// Their sum; edge features are as wide as an embedding, or there are none.
+    PairSum,
 }
 
 /// Who receives mail of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MailTargets {
+    /// Nobody: the model keeps no state (TGAT).
+    Nobody,
     /// The event's two endpoints, each from the other.
     Endpoints,
-    /// The endpoints and their sampled neighbors (APAN).
+    /// Each endpoint sends to itself and to its sampled neighbors (APAN).
     Neighbors,
+    /// Each endpoint sends to its sampled neighbors, not to itself.
+    OnlyNeighbors,
+}
+
+/// How long a mail is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MailKeeping {
+    /// Until its receiver, an endpoint, commits the row that the mail was applied to. The aggregator's `mean` is taken when
+    /// mails are applied.
+    UntilApplied,
+    /// The latest so many, whether read or not; `mean` makes one of all that a batch sends to a node, as it is stored. A
+    /// node's row is then the embedding of its last event, and its time that event's.
+    Latest(usize),
+}
+
+/// Which of two mails of a batch to one node is the later one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MailOrder {
+    /// That of the larger event id, the destination's of one event.
+    #[default]
+    Stream,
+    /// Any that a destination got before any that a source got, then by event id (TGN's own code).
+    Roles,
 }
 
 /// What the pipeline must keep, read and write for a model.
@@ -50,8 +82,10 @@ pub struct StateSpec {
     pub payload_dim: i64,
     /// Who receives mail.
     pub mail_targets: MailTargets,
-    /// Mails kept per node across batches; the aggregator decides about those of one batch.
-    pub mail_slots: usize,
+    /// How long a mail is kept.
+    pub mail_keeping: MailKeeping,
+    /// Which of a batch's mails to one node is the last.
+    pub mail_order: MailOrder,
     /// How several mails of a batch to one node become one message.
     pub aggregator: Aggregator,
     /// `Some(D_t)`: a mail's time code is made when it is stored, by [`Model::encode_mail_time`], and kept with it.
@@ -70,6 +104,36 @@ pub struct StateSpec {
     pub dropout: f64,
     /// Whether neighbors' `dt` counts from the root's time or from the neighbor's own last update.
     pub root_time: bool,
+    /// Whether layers want [`crate::LayerInput::since_origin`].
+    pub absolute_time: bool,
+    /// Present iff the model wants [`PairInput::seen`], by this rule.
+    pub edge_memory: Option<EdgeBankConfig>,
+}
+
+impl Default for StateSpec {
+    /// A model of f32 without memory, mail, features and neighbors.
+    fn default() -> StateSpec {
+        StateSpec {
+            kind: Kind::Float,
+            memory_dim: 0,
+            payload: Payload::MemoryRow,
+            payload_dim: 0,
+            mail_targets: MailTargets::Nobody,
+            mail_keeping: MailKeeping::UntilApplied,
+            mail_order: MailOrder::Stream,
+            aggregator: Aggregator::Last,
+            stored_time_code: None,
+            edge_dim: 0,
+            node_dim: 0,
+            embedding_dim: 0,
+            layers: 0,
+            heads: 1,
+            dropout: 0.0,
+            root_time: true,
+            absolute_time: false,
+            edge_memory: None,
+        }
+    }
 }
 
 /// A temporal graph network as the trainer sees it.

@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::attention::AttentionDims;
-use crate::decoder::Decoder;
+use crate::decoder::DecoderInit;
 use crate::embedding::{Codes, Embedding, EmbeddingDims, EmbeddingLayer};
 use crate::error::{Error, Result};
 use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
-use crate::loss::link_loss;
+use crate::link::Link;
 use crate::memory_updater::{MemoryUpdater, MessageDims, Updater};
 use crate::message::{Aggregator, MessageTime, aggregate};
-use crate::model::{MailTargets, Mode, Model, Payload, StateSpec};
+use crate::model::{MailKeeping, MailOrder, MailTargets, Mode, Model, Payload, StateSpec};
 use crate::parameters::{Declarations, Draw, Init, ParameterId, Parameters};
 use crate::time_encoder::{Tape, TimeEncoder, TimeEncoding};
 
@@ -69,12 +69,16 @@ pub struct TgnConfig {
     pub message_time: MessageTime,
     /// How several mails of a batch to one node become one message.
     pub aggregator: Aggregator,
+    /// Which of a batch's mails to one node is the last.
+    pub mail_order: MailOrder,
     /// The recurrent cell.
     pub updater: Updater,
     /// The embedding module.
     pub embedding: Embedding,
     /// Whether embeddings depend on the time at which they are asked for.
     pub root_time: bool,
+    /// How the link decoder's weights are drawn.
+    pub decoder_init: DecoderInit,
 }
 
 impl Default for TgnConfig {
@@ -90,9 +94,11 @@ impl Default for TgnConfig {
             time_encoder: TimeEncoding::Fixed,
             message_time: MessageTime::Applied,
             aggregator: Aggregator::Last,
+            mail_order: MailOrder::Stream,
             updater: Updater::Gru,
             embedding: Embedding::Attention,
             root_time: true,
+            decoder_init: DecoderInit::Xavier,
         }
     }
 }
@@ -103,6 +109,20 @@ impl TgnConfig {
     /// # Errors
     /// [`Error::InvalidConfig`], naming the key and the mend.
     pub fn validate(&self) -> Result<()> {
+        self.validate_widths()?;
+        match self.embedding {
+            Embedding::Attention => self.validate_heads(),
+            Embedding::Transformer => self.validate_transformer(),
+            Embedding::Sum => Ok(()),
+            Embedding::Identity | Embedding::Time => self.validate_row_embedding(),
+        }
+    }
+
+    /// The part of [`TgnConfig::validate`] that holds for any model.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn validate_widths(&self) -> Result<()> {
         for (key, width) in
             [("memory_dim", self.memory_dim), ("time_dim", self.time_dim), ("embedding_dim", self.embedding_dim)]
         {
@@ -117,15 +137,10 @@ impl TgnConfig {
             "it is a probability below 1",
             "write 0.1",
         )?;
-        require(self.heads > 0, "heads", self.heads, "attention has at least one head", "write 1 or 2")?;
-        match self.embedding {
-            Embedding::Attention => self.validate_heads(),
-            Embedding::Sum => Ok(()),
-            Embedding::Identity | Embedding::Time => self.validate_row_embedding(),
-        }
+        require(self.heads > 0, "heads", self.heads, "attention has at least one head", "write 1 or 2")
     }
 
-    fn validate_heads(&self) -> Result<()> {
+    pub(crate) fn validate_heads(&self) -> Result<()> {
         for (layer, width) in (0..self.layers.min(2)).map(|l| (l, self.row_dim(l) + self.time_dim)) {
             let reason =
                 format!("layer {layer} attends in {width} dimensions (row + time_dim), which it does not divide");
@@ -139,6 +154,15 @@ impl TgnConfig {
             )?;
         }
         Ok(())
+    }
+
+    fn validate_transformer(&self) -> Result<()> {
+        let (out, heads) = (self.embedding_dim, self.heads);
+        let reason = format!("the {heads} heads (model.heads) share it in equal parts");
+        let mend = format!("write {}, or change heads", (out / heads).max(1) * heads);
+        require(out % heads == 0, "embedding_dim", out, &reason, &mend)?;
+        let reason = "this embedding's query knows no time";
+        require(!self.root_time, "root_time", self.root_time, reason, "write false, or embedding = \"attention\"")
     }
 
     fn validate_row_embedding(&self) -> Result<()> {
@@ -174,7 +198,13 @@ impl TgnConfig {
     }
 }
 
-fn require(holds: bool, key: &'static str, value: impl std::fmt::Display, reason: &str, mend: &str) -> Result<()> {
+pub(crate) fn require(
+    holds: bool,
+    key: &'static str,
+    value: impl std::fmt::Display,
+    reason: &str,
+    mend: &str,
+) -> Result<()> {
     let error = || Error::InvalidConfig { key, value: value.to_string(), reason: reason.into(), mend: mend.into() };
     if holds { Ok(()) } else { Err(error()) }
 }
@@ -197,11 +227,7 @@ pub struct Tgn {
     pub(crate) node_projection: Option<ParameterId>,
     pub(crate) updater: MemoryUpdater,
     pub(crate) layers: Vec<EmbeddingLayer>,
-    decoder: Decoder,
-    /// Whether passes may go without autograd, see [`crate::fused`].
-    fused: bool,
-    encoder_ids: Vec<ParameterId>,
-    decoder_ids: Vec<ParameterId>,
+    link: Link,
 }
 
 impl Tgn {
@@ -218,32 +244,17 @@ impl Tgn {
             d.add("node.w", &[config.memory_dim, features.node], init)
         });
         let (memory, time_dim) = (config.memory_dim, config.time_dim);
-        let message = MessageDims { memory, payload: memory, edge: features.edge, time: time_dim };
+        let message = MessageDims { memory, payload: memory, edge: features.edge, time: time_dim, own: true };
         let updater = MemoryUpdater::declare(d, config.updater, message);
         let layers = (0..config.layers).map(|l| {
             let dims = EmbeddingDims { attention: config.attention_dims(l, features.edge), out: config.embedding_dim };
             EmbeddingLayer::declare(d, &format!("layer{l}"), config.embedding, dims)
         });
         let layers = layers.collect();
-        let mark = d.mark();
-        let decoder = Decoder::declare(d, config.embedding_dim);
-        let (encoder_ids, decoder_ids) = (d.since(0)[..mark].to_vec(), d.since(mark));
+        let link = Link::declare(d, config.embedding_dim, config.decoder_init, config.dtype, device);
         let parameters = std::mem::take(d).build(kind, device, draw);
         let config = config.clone();
-        let fused = device == Device::Cpu;
-        Ok(Tgn {
-            config,
-            features,
-            parameters,
-            time,
-            node_projection,
-            updater,
-            layers,
-            decoder,
-            fused,
-            encoder_ids,
-            decoder_ids,
-        })
+        Ok(Tgn { config, features, parameters, time, node_projection, updater, layers, link })
     }
 
     /// The configuration it was made with.
@@ -252,15 +263,16 @@ impl Tgn {
     }
 
     /// The same model as a composition of tensor operations under autograd, on any device: the reference of the path without.
-    pub fn composed(self) -> Tgn {
-        Tgn { fused: false, ..self }
+    pub fn composed(mut self) -> Tgn {
+        self.link.fused = false;
+        self
     }
 
     /// Whether the encoder can do this input without autograd.
     fn is_fused(&self, input: &ModelInput) -> bool {
         let c = &self.config;
         let attends = c.embedding == Embedding::Attention && c.updater == Updater::Gru;
-        self.fused && attends && input.mail.segment.is_none()
+        self.link.fused && attends && input.mail.segment.is_none()
     }
 
     fn embed_fused(&self, input: &ModelInput, mode: Mode) -> Embedded {
@@ -313,14 +325,15 @@ impl Tgn {
 impl Model for Tgn {
     fn spec(&self) -> StateSpec {
         let c = &self.config;
-        let attends = c.embedding == Embedding::Attention;
+        let attends = matches!(c.embedding, Embedding::Attention | Embedding::Transformer);
         StateSpec {
             kind: c.dtype.kind(),
             memory_dim: c.memory_dim,
             payload: Payload::MemoryRow,
             payload_dim: c.memory_dim,
             mail_targets: MailTargets::Endpoints,
-            mail_slots: 1,
+            mail_keeping: MailKeeping::UntilApplied,
+            mail_order: c.mail_order,
             aggregator: c.aggregator,
             stored_time_code: (c.message_time == MessageTime::Stored).then_some(c.time_dim),
             edge_dim: self.features.edge,
@@ -330,6 +343,8 @@ impl Model for Tgn {
             heads: c.heads,
             dropout: if attends { c.dropout } else { 0.0 },
             root_time: c.root_time,
+            absolute_time: false,
+            edge_memory: None,
         }
     }
 
@@ -354,37 +369,20 @@ impl Model for Tgn {
     }
 
     fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {
-        if self.fused {
-            let (p, decoder) = (&mut self.parameters, &self.decoder);
-            return no_grad(|| match self.config.dtype {
-                Dtype::F32 => decoder.score::<f32>(p, z, pairs),
-                Dtype::F64 => decoder.score::<f64>(p, z, pairs),
-            });
-        }
-        let z = z.detach().set_requires_grad(true);
-        let (positive, negative) = self.decoder.forward(&self.parameters, &z, pairs);
-        let loss = link_loss(&positive, &negative, pairs.events, pairs.loss);
-        let grad_z = self.parameters.differentiate(&loss, &self.decoder_ids, &[&z]).pop().expect("z was asked for");
-        Scored { positive: positive.detach(), negative: negative.detach(), loss: loss.double_value(&[]), grad_z }
+        self.link.score(&mut self.parameters, z, pairs)
     }
 
     fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
-        no_grad(|| self.decoder.forward(&self.parameters, z, pairs))
+        self.link.logits(&self.parameters, z, pairs)
     }
 
-    fn backward(&mut self, embedded: Embedded, grad_z: &Tensor) {
-        let Embedded { z, tape, trace, .. } = embedded;
-        if let Some(trace) = trace {
-            return no_grad(|| match self.config.dtype {
+    fn backward(&mut self, mut embedded: Embedded, grad_z: &Tensor) {
+        match embedded.trace.take() {
+            Some(trace) => no_grad(|| match self.config.dtype {
                 Dtype::F32 => self.backward_fused::<f32>(trace, grad_z),
                 Dtype::F64 => self.backward_fused::<f64>(trace, grad_z),
-            });
-        }
-        if z.requires_grad() {
-            let product = (z * grad_z).sum(self.config.dtype.kind());
-            let leaves: Vec<&Tensor> = tape.leaves().collect();
-            let gradients = self.parameters.differentiate(&product, &self.encoder_ids, &leaves);
-            self.time.differentiate(&mut self.parameters, &tape, &gradients);
+            }),
+            None => self.link.backward(&mut self.parameters, &self.time, embedded, grad_z),
         }
     }
 
@@ -423,6 +421,8 @@ mod tests {
             (TgnConfig { heads: 3, ..base() }, "heads"),
             (TgnConfig { heads: 8, layers: 2, embedding_dim: 102, ..base() }, "heads"),
             (TgnConfig { embedding: Embedding::Identity, embedding_dim: 50, ..base() }, "embedding_dim"),
+            (TgnConfig { embedding: Embedding::Transformer, root_time: false, heads: 3, ..base() }, "embedding_dim"),
+            (TgnConfig { embedding: Embedding::Transformer, ..base() }, "root_time"),
             (TgnConfig { embedding: Embedding::Time, layers: 2, ..base() }, "layers"),
             (TgnConfig { embedding: Embedding::Time, root_time: false, ..base() }, "root_time"),
         ];

@@ -1,8 +1,9 @@
 //! Time encoding `cos(dt * w + b)` (TGAT, arXiv:2002.07962, section 3.1; TGN, arXiv:2006.10637, section 3).
 //!
-//! Product and sum round separately and elementwise: at `dt = 1e6` s a fused multiply-add would give other codes. Both
-//! variants start from the frequencies `w = 10^-linspace(0, 9, D_t)`, `b = 0`; `fixed` keeps them (GraphMixer,
-//! arXiv:2302.11636, section 3.1) and costs no gradient, `learned` trains them.
+//! Product and sum round separately and elementwise: at `dt = 1e6` s a fused multiply-add would give other codes.
+//! `fixed` and `learned` start from the frequencies `w = 10^-linspace(0, 9, D_t)`, `b = 0`; `fixed` keeps them (GraphMixer,
+//! arXiv:2302.11636, section 3.1) and costs no gradient, `learned` trains them. `linear` trains what is drawn as a linear map
+//! of one number usually is, `w` and `b` uniform in (-1, 1): its periods start below a few minutes.
 
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
@@ -19,6 +20,8 @@ pub enum TimeEncoding {
     Fixed,
     /// Parameters `time.w`, `time.b`.
     Learned,
+    /// The same parameters, drawn uniformly in (-1, 1).
+    Linear,
 }
 
 /// Encodes elapsed seconds.
@@ -78,6 +81,10 @@ impl TimeEncoder {
             TimeEncoding::Learned => Frequencies::Learned {
                 w: declare.add("time.w", &[dim], Init::Values(w)),
                 b: declare.add("time.b", &[dim], Init::Constant(0.0)),
+            },
+            TimeEncoding::Linear => Frequencies::Learned {
+                w: declare.add("time.w", &[dim], Init::inverse_root(1)),
+                b: declare.add("time.b", &[dim], Init::inverse_root(1)),
             },
             TimeEncoding::Fixed => {
                 let rounded: Vec<f32> = w.iter().map(|&w| w as f32).collect();

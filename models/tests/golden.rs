@@ -14,10 +14,11 @@ use tidemill_models::message::{Message, aggregate};
 use tidemill_models::neighborhood::Neighborhood;
 use tidemill_models::parameters::{Declarations, Init, ParameterId};
 use tidemill_models::time_encoder::{Tape, TimeEncoder};
+use tidemill_models::transformer::{Transformer, TransformerDims};
 use tidemill_models::{
-    Aggregator, Draw, Dtype, Embedding, FeatureDims, LayerInput, LossReduction, LrSchedule, MailInput, MessageTime,
-    Mode, Model, ModelInput, Optimizer, OptimizerConfig, OptimizerKind, PairInput, Parameters, Tgn, TgnConfig,
-    TimeEncoding, Updater, clip_norm,
+    Aggregator, DecoderInit, Draw, Dtype, Embedding, FeatureDims, LayerInput, LossReduction, LrSchedule, MailInput,
+    MessageTime, Mode, Model, ModelInput, Optimizer, OptimizerConfig, OptimizerKind, PairInput, Parameters, Tgn,
+    TgnConfig, TimeEncoding, Updater, clip_norm,
 };
 
 const KINDS: [Dtype; 2] = [Dtype::F64, Dtype::F32];
@@ -188,7 +189,7 @@ fn memory_updaters() {
     for dtype in KINDS {
         for (file, cell) in [("gru", Updater::Gru), ("rnn", Updater::Rnn)] {
             let golden = Golden::open(file, dtype);
-            let dims = MessageDims { memory: 6, payload: 6, edge: 5, time: 4 };
+            let dims = MessageDims { memory: 6, payload: 6, edge: 5, time: 4, own: true };
             let (updater, mut p, count) = layer(&golden, |d| MemoryUpdater::declare(d, cell, dims));
             let code = golden.leaf("code");
             let message = Message {
@@ -253,6 +254,25 @@ fn attention() {
 }
 
 #[test]
+fn transformer() {
+    for dtype in KINDS {
+        for (file, dropout) in [("transformer", 0.0), ("transformer_dropout", 0.3)] {
+            let golden = Golden::open(file, dtype);
+            let dims = TransformerDims { row: 5, edge: 2, time: 3, out: 6, heads: 2, dropout };
+            let (transformer, mut p, count) = layer(&golden, |d| Transformer::declare(d, "t", dims));
+            let names = ["root", "memory", "edge", "time"];
+            let leaves = names.map(|name| (name, golden.leaf(name)));
+            let blocks = leaves[1..].iter().map(|(_, x)| x.shallow_clone()).collect();
+            let neighbors = Neighborhood { blocks, valid: golden.input("valid") };
+            let keep = golden.find("in/keep");
+            let out = transformer.forward(&p, &leaves[0].1, &neighbors, &[0, 1, 2], keep.as_ref());
+            let leaves: Vec<(&str, &Tensor)> = leaves.iter().map(|(name, leaf)| (*name, leaf)).collect();
+            golden.check_layer(&mut p, count, &out, &leaves);
+        }
+    }
+}
+
+#[test]
 fn embeddings() {
     let files = [
         ("embedding_attention", Embedding::Attention, 5),
@@ -292,6 +312,7 @@ fn layer_input(golden: &Golden, prefix: &str) -> LayerInput {
         valid: get("valid"),
         dt: get("dt"),
         root_dt: get("root_dt"),
+        since_origin: None,
         edge_features: Some(get("edge_features")),
         keep: golden.find(&format!("in/{prefix}keep")),
     }
@@ -300,7 +321,7 @@ fn layer_input(golden: &Golden, prefix: &str) -> LayerInput {
 fn pair_input(golden: &Golden, events: f64, loss: LossReduction) -> PairInput {
     let (source, destination, negative) =
         (golden.input("source"), golden.input("destination"), golden.input("negative"));
-    PairInput { source, destination, negative, events, loss }
+    PairInput { source, destination, negative, events, loss, seen: None }
 }
 
 #[test]
@@ -308,7 +329,7 @@ fn decoder_and_loss() {
     for dtype in KINDS {
         for (file, reduction) in [("decoder_sum", LossReduction::Sum), ("decoder_mean", LossReduction::Mean)] {
             let golden = Golden::open(file, dtype);
-            let (decoder, mut p, count) = layer(&golden, |d| Decoder::declare(d, 4));
+            let (decoder, mut p, count) = layer(&golden, |d| Decoder::declare(d, 4, DecoderInit::Xavier));
             let z = golden.leaf("z");
             let (positive, negative) = decoder.forward(&p, &z, &pair_input(&golden, 8.0, reduction));
             let loss = link_loss(&positive, &negative, 8.0, reduction);
@@ -361,6 +382,7 @@ fn model_input(golden: &Golden, layers: usize) -> ModelInput {
             dt: golden.input("mail/dt"),
             code: golden.find("in/mail/code"),
         },
+        slots: None,
         layers: (0..layers).map(|l| layer_input(golden, &format!("layer{l}/"))).collect(),
     }
 }

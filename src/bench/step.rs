@@ -204,6 +204,10 @@ fn operations(config: &TgnConfig, features: &Features, shapes: &Shapes) -> f64 {
                 let weights = row * q + 2.0 * q * neighbor + q * out + row * out + out * out;
                 3.0 * roots * weights + 2.0 * roots * (2.0 * scores + scores * row / neighbor)
             }
+            Embedding::Transformer => {
+                let scores = config.heads as f64 * fanout as f64 * neighbor;
+                3.0 * roots * (2.0 * row * out + 2.0 * neighbor * out) + 4.0 * roots * scores
+            }
             Embedding::Sum => 3.0 * roots * (neighbor * out + (row + out) * out + out * out),
             Embedding::Identity | Embedding::Time => 0.0,
         };

@@ -4,9 +4,9 @@ use super::{print, table::thousands};
 use crate::bench::sampler::{SamplerBench, SamplerRate, SamplerReport};
 use crate::bench::step::{self, StepReport};
 use crate::comms::Launch;
-use crate::config::Config;
+use crate::config::{Config, ModelName};
 use crate::device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::trainer::Trainer;
 use serde::Serialize;
 use std::fmt::Write;
@@ -81,6 +81,12 @@ fn measure_sampler(config: &Config) -> Result<SamplerReport> {
 }
 
 fn measure_step(config: Config) -> Result<StepReport> {
+    if config.model.name != ModelName::Tgn {
+        return Err(Error::Usage {
+            problem: format!("`bench step` counts the operations of tgn, not of {}", config.model.name.name()),
+            mend: "leave model.name out, or use `train` and look at train_events_per_s".to_owned(),
+        });
+    }
     let (model, batch_size, name) = (config.model.tgn.clone(), config.train.batch_size, config.name());
     step::run(&mut Trainer::new(config)?, &model, batch_size, name)
 }

@@ -1,7 +1,8 @@
 //! Results as a person reads them.
 
 use crate::eval::SplitMetrics;
-use crate::trainer::Summary;
+use crate::trainer::node_task::mean_and_sd;
+use crate::trainer::{NodeClassification, Summary};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -46,12 +47,16 @@ pub(super) fn of(summary: &Summary, folder: &Path) -> String {
     text
 }
 
-/// AP and AUC of splits, pooled and as the mean over batches, of all events and of those with a new node.
+/// AP and AUC of splits, pooled and as the mean over batches, of all events and of those with a new node; or their MRR.
 pub(super) fn splits_table(splits: &[(&str, Option<&SplitMetrics>)]) -> String {
+    if splits.iter().any(|(_, metrics)| metrics.is_some_and(|metrics| metrics.mrr.is_some())) {
+        return ranks_table(splits);
+    }
     let mut text = String::from("\n split            AP       AUC  AP/batch  AUC/batch\n");
     for (name, metrics) in splits {
         let Some(metrics) = metrics else { continue };
-        let rows = [(name.to_string(), Some(metrics.links)), (format!("{name} new"), metrics.new_node)];
+        let rows =
+            [(name.to_string(), Some(metrics.links)), (format!("{name} new"), metrics.new_node.map(|new| new.links))];
         for (name, link) in rows.into_iter().filter_map(|(name, link)| link.map(|link| (name, link))) {
             let _ = writeln!(
                 text,
@@ -60,6 +65,34 @@ pub(super) fn splits_table(splits: &[(&str, Option<&SplitMetrics>)]) -> String {
             );
         }
     }
+    text
+}
+
+/// Mean reciprocal ranks of splits.
+fn ranks_table(splits: &[(&str, Option<&SplitMetrics>)]) -> String {
+    let mut text = String::from("\n split           MRR  std. error    events\n");
+    for (name, metrics) in splits {
+        let Some(metrics) = metrics else { continue };
+        let new = metrics.new_node.and_then(|new| new.mrr);
+        for (name, mrr) in [(name.to_string(), metrics.mrr), (format!("{name} new"), new)] {
+            let Some(mrr) = mrr else { continue };
+            let events = thousands(mrr.mrr_events);
+            let _ = writeln!(text, " {name:8} {:9.4} {:11.4} {events:>9}", mrr.mrr, mrr.mrr_standard_error);
+        }
+    }
+    text
+}
+
+/// Areas under the ROC curve of node classification.
+pub(super) fn node_classification(result: &NodeClassification) -> String {
+    let (positives, events) = (thousands(result.test_positives), thousands(result.test_events));
+    let mut text =
+        format!("node classification, {positives} positives of {events} test events\n\n  seed   val AUC  test AUC\n");
+    for (seed, (val, test)) in (result.first_seed..).zip(result.val_auc.iter().zip(&result.test_auc)) {
+        let _ = writeln!(text, "{seed:6} {val:9.4} {test:9.4}");
+    }
+    let [(val, val_sd), (test, test_sd)] = [&result.val_auc, &result.test_auc].map(|auc| mean_and_sd(auc));
+    let _ = writeln!(text, "  mean {val:9.4} {test:9.4}\n    sd {val_sd:9.4} {test_sd:9.4}");
     text
 }
 

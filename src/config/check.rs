@@ -3,6 +3,7 @@
 //! One function per table; the first fault ends the check. A key of a mechanism that this release does not have is refused
 //! unless it holds its default, so that nothing is silently ignored.
 
+use super::family::OWN_KEYS;
 use super::name::find;
 use super::{Config, Invalid, ModelName};
 use crate::eval::NegativeKind;
@@ -135,14 +136,16 @@ impl Checks<'_> {
     }
 
     fn model(&self) -> Check {
+        self.keys_of_other_models()?;
         let model = &self.config.model;
-        self.refuse(
-            model.name != ModelName::Tgn,
-            "model.name",
-            format!("the model {} comes with a later release", model.name.name()),
-            "set \"tgn\"",
-        )?;
-        let Err(error) = model.tgn.validate() else {
+        let valid = match model.name {
+            ModelName::Tgn => model.tgn.validate(),
+            ModelName::Tgat => model.tgn.validate_widths(),
+            ModelName::Jodie | ModelName::Dyrep => model.recurrent.validate(&model.tgn),
+            ModelName::Apan => model.apan.validate(&model.tgn),
+            ModelName::Edgebank => model.edgebank.validate(),
+        };
+        let Err(error) = valid else {
             return Ok(());
         };
         let tidemill_models::Error::InvalidConfig { key, value, reason, mend } = error else {
@@ -152,14 +155,33 @@ impl Checks<'_> {
         Err(Invalid { key: format!("model.{key}"), beside, value, problem: reason, mend })
     }
 
+    /// A key without meaning for the model must hold what it holds when nobody sets it.
+    fn keys_of_other_models(&self) -> Check {
+        let name = self.config.model.name;
+        let usual = self.config.preset.config_for(name).table();
+        for (key, models) in OWN_KEYS {
+            let (own, usual) = (find(&self.table, key), find(&usual, key));
+            let owners: Vec<&str> = models.iter().map(|model| model.name()).collect();
+            self.refuse_beside(
+                !models.contains(&name) && own != usual,
+                key,
+                &["model.name"],
+                format!("the model {} has no such key, it is one of {}", name.name(), owners.join(", ")),
+                "leave it out",
+            )?;
+        }
+        Ok(())
+    }
+
     fn sampler(&self) -> Check {
         let (sampler, layers) = (&self.config.sampler, self.config.model.tgn.layers);
+        let usual = sampler.neighbors.first().copied().unwrap_or(10);
         self.refuse_beside(
             sampler.neighbors.len() != layers,
             "sampler.neighbors",
             &["model.layers"],
             format!("it has {} numbers for model.layers = {layers}", sampler.neighbors.len()),
-            format!("give one number per layer, the top layer's first, as in {:?}", vec![10; layers]),
+            format!("give one number per layer, the top layer's first, as in {:?}", vec![usual; layers]),
         )?;
         self.refuse(
             sampler.neighbors.iter().any(|&k| k == 0 || k > usize::from(u16::MAX)),
@@ -208,11 +230,23 @@ impl Checks<'_> {
 
     fn eval(&self) -> Check {
         let eval = &self.config.eval;
-        self.refuse(
-            eval.negatives != NegativeKind::Random,
-            "eval.negatives",
-            "historical, inductive and one-vs-many negatives come with a later release",
-            "set \"random\"",
+        let ranked = eval.negatives == NegativeKind::Tgb;
+        self.at_least_one(eval.candidates_per_event, "eval.candidates_per_event", "the number of candidates")?;
+        let sets =
+            matches!(&eval.candidates, CandidateRule::File(path) if path.extension().is_some_and(|e| e == "npz"));
+        self.refuse_beside(
+            sets && !ranked,
+            "eval.candidates",
+            &["eval.negatives"],
+            "an npz file holds sets to rank within",
+            "set eval.negatives = \"tgb\", or name a list of nodes",
+        )?;
+        self.refuse_beside(
+            eval.mrr_events > 0 && !ranked,
+            "eval.mrr_events",
+            &["eval.negatives"],
+            "only one-vs-many evaluation ranks",
+            "set eval.negatives = \"tgb\", or 0",
         )?;
         match &eval.candidates {
             CandidateRule::File(path) => self.file_exists(Some(path), "eval.candidates"),

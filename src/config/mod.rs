@@ -10,6 +10,7 @@
 //! Invariants: [`Config::from_toml`] of [`Config::to_toml`] is the identity; a value is never silently ignored.
 
 mod check;
+mod family;
 mod name;
 pub mod preset;
 mod read;
@@ -33,6 +34,7 @@ pub use crate::trainer::TrainConfig;
 pub use tidemill_data::dataset::DataConfig;
 pub use tidemill_data::split::SplitConfig;
 pub use tidemill_models::tgn::TgnConfig;
+pub use tidemill_models::{ApanConfig, DyrepConfig, EdgeBankConfig, JodieConfig, RecurrentConfig, TgatConfig};
 
 use crate::error::{ConfigError, Error, Fault, Origin, Result};
 use serde::{Deserialize, Serialize};
@@ -84,9 +86,27 @@ pub struct Config {
 pub struct ModelConfig {
     /// Which model.
     pub name: ModelName,
-    /// The keys of a memory-based model.
+    /// The keys of a memory-based model, most of them any model's.
     #[serde(flatten)]
     pub tgn: TgnConfig,
+    /// Keys of JODIE and DyRep.
+    #[serde(flatten)]
+    pub recurrent: RecurrentConfig,
+    /// Keys of TGAT.
+    #[serde(flatten)]
+    pub tgat: TgatConfig,
+    /// Keys of JODIE.
+    #[serde(flatten)]
+    pub jodie: JodieConfig,
+    /// Keys of DyRep.
+    #[serde(flatten)]
+    pub dyrep: DyrepConfig,
+    /// Keys of APAN.
+    #[serde(flatten)]
+    pub apan: ApanConfig,
+    /// Keys of EdgeBank.
+    #[serde(flatten)]
+    pub edgebank: EdgeBankConfig,
 }
 
 /// Models by name.
@@ -187,13 +207,13 @@ impl Config {
         let free = |key: &str| {
             key.starts_with("eval.")
                 || key.starts_with("device.")
-                || ["sampler.same_batch", "data.path", "threads"].contains(&key)
+                || ["sampler.same_batch", "train.avoid_positive", "data.path", "threads"].contains(&key)
         };
         refuse_sets(
             sets,
             free,
             "a run is scored with the model and the split it was trained with",
-            "only eval.*, device.*, sampler.same_batch, threads and the place of the same data (data.path) may differ",
+            "only eval.*, device.*, sampler.same_batch, train.avoid_positive, threads and the place of the same data (data.path) may differ",
         )?;
         Config::load(path, sets)
     }

@@ -20,13 +20,16 @@ const NOT_NAMED: [&str; 10] = [
 impl Config {
     /// The preset's name and the keys that differ from it, in the order of their tables.
     pub fn name(&self) -> String {
-        let (own, preset) = (self.table(), self.preset.config().table());
+        let plain = self.preset.config().table();
+        let (own, preset) = (self.table(), self.preset.config_for(self.model.name).table());
         let mut name = self.preset.name().to_owned();
         for key in super::schema::all_keys() {
             if NOT_NAMED.iter().any(|free| key == *free || key.starts_with(&format!("{free}."))) {
                 continue;
             }
-            let (value, default) = (find(&own, &key), find(&preset, &key));
+            // the model's name is the preset's only if it is that of TGN; what it implies goes without saying
+            let (value, default) =
+                (find(&own, &key), if key == "model.name" { find(&plain, &key) } else { find(&preset, &key) });
             if value != default {
                 name.push_str(&format!("+{key}={}", value.map_or_else(|| "none".to_owned(), short)));
             }

@@ -1,6 +1,6 @@
 //! TOML text and `--set KEY=VALUE` to a [`Config`], keeping where each value was set.
 
-use super::{Config, Invalid, Preset, schema};
+use super::{Config, Invalid, ModelName, Preset, schema};
 use crate::error::{ConfigError, Error, Fault, Origin, Result};
 use serde::Deserialize;
 use std::path::Path;
@@ -58,7 +58,7 @@ impl Source {
 
     /// The preset with every assignment applied, in order.
     pub(super) fn config(&self) -> Result<Config> {
-        let mut config = self.preset()?.config();
+        let mut config = self.preset()?.config_for(self.model()?);
         let mut table = Table::try_from(&config).expect("every value has a TOML form");
         for assignment in &self.assignments {
             config = assignment.apply(&mut table)?;
@@ -76,6 +76,17 @@ impl Source {
             None => format!("expected the name of a preset, found {}", assignment.value),
         };
         Err(assignment.error(&assignment.path, Fault::Type { message }))
+    }
+
+    /// The model that the user named: it says what the others of its keys are where nobody set them.
+    fn model(&self) -> Result<ModelName> {
+        let Some(assignment) = self.assignments.iter().rfind(|a| a.path == ["model", "name"]) else {
+            return Ok(ModelName::default());
+        };
+        let named = ModelName::deserialize(assignment.value.clone());
+        named.map_err(|error: toml::de::Error| {
+            assignment.error(&assignment.path, Fault::Type { message: plain_words(error.message()) })
+        })
     }
 
     /// Where the user set the key, or else one of those it collides with.

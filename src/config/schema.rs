@@ -45,7 +45,7 @@ pub(super) fn keys(path: &[String]) -> Option<Vec<&'static str>> {
         ["data"] => fields::<tidemill_data::dataset::DataConfig>().to_vec(),
         ["data", "columns"] => fields::<tidemill_data::dataset::Columns>().to_vec(),
         ["split"] => fields::<tidemill_data::split::SplitConfig>().to_vec(),
-        ["model"] => [&["name"], fields::<tidemill_models::tgn::TgnConfig>()].concat(),
+        ["model"] => model_keys(),
         ["sampler"] => fields::<crate::sampler::SamplerConfig>().to_vec(),
         ["train"] => fields::<crate::trainer::TrainConfig>().to_vec(),
         ["eval"] => fields::<crate::eval::EvalConfig>().to_vec(),
@@ -60,6 +60,22 @@ pub(super) fn keys(path: &[String]) -> Option<Vec<&'static str>> {
         _ => return None,
     };
     Some(names)
+}
+
+/// `name`, then the keys of every model.
+fn model_keys() -> Vec<&'static str> {
+    use tidemill_models as models;
+    let tables = [
+        &["name"],
+        fields::<models::TgnConfig>(),
+        fields::<models::RecurrentConfig>(),
+        fields::<models::TgatConfig>(),
+        fields::<models::JodieConfig>(),
+        fields::<models::DyrepConfig>(),
+        fields::<models::ApanConfig>(),
+        fields::<models::EdgeBankConfig>(),
+    ];
+    tables.concat()
 }
 
 /// Every full key, such as `train.lr`, in order.

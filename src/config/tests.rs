@@ -52,7 +52,7 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[train]\nlr = ", &["bad.toml, line 2:"]),
     // Presets
     ("preset = \"tgn2020\"", &["line 1: preset:", "did you mean \"tgn-2020\"?"]),
-    ("preset = \"pyg\"", &["line 1: preset:", "\"pyg\" comes with a later release"]),
+    ("preset = \"tgl-2021\"", &["line 1: preset:", "did you mean \"tgl-2022\"?"]),
     // Impossible values
     ("[train]\nbatch_size = 0", &["line 2: train.batch_size = 0:", "at least one event", "set 1 or more"]),
     ("[train]\nepochs = 0", &["line 2: train.epochs = 0:", "at least 1"]),
@@ -63,6 +63,10 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[train]\nnegatives = \"stream_destinations\"", &["line 2: train.negatives =", "train_destinations"]),
     ("[train]\nmax_seconds = -3", &["line 2: train.max_seconds = -3", "0 or more"]),
     ("[eval]\ncandidates = \"./nowhere.txt\"", &["line 2: eval.candidates =", "no such file"]),
+    ("[eval]\nnegatives = \"hard\"", &["line 2: eval.negatives:", "`historical`"]),
+    ("[eval]\nmrr_events = 5", &["line 2: eval.mrr_events = 5:", "set eval.negatives = \"tgb\""]),
+    ("[eval]\ncandidates_per_event = 0", &["line 2: eval.candidates_per_event = 0:", "at least 1"]),
+    ("[eval]\ncandidates = \"./sets.npz\"", &["line 2: eval.candidates =", "set eval.negatives = \"tgb\""]),
     ("[data]\nnode_features = \"./nowhere.npy\"", &["line 2: data.node_features =", "no such file"]),
     ("[data]\ntick = \"fortnight\"", &["line 2: data.tick = \"fortnight\":", "s, ms, us or ns"]),
     ("[split]\ntrain = 1.5", &["line 2: split.train = 1.5:", "0.70"]),
@@ -77,9 +81,24 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[sampler]\nneighbors = [0]", &["line 2: sampler.neighbors = [0]:", "from 1 to 65535"]),
     ("[model]\nembedding = \"identity\"\nembedding_dim = 64", &["line 3: model.embedding_dim = 64:", "write 100"]),
     ("[model]\nembedding = \"time\"\nroot_time = false", &["line 3: model.root_time = false:", "write true"]),
-    // Not in this release
-    ("[model]\nname = \"tgat\"", &["line 2: model.name = \"tgat\":", "later release", "set \"tgn\""]),
-    ("[eval]\nnegatives = \"historical\"", &["line 2: eval.negatives =", "later release", "set \"random\""]),
+    // Keys of other models
+    ("[model]\nname = \"tgta\"", &["line 2: model.name:", "`tgta`", "did you mean \"tgat\"?"]),
+    (
+        "[model]\nmail_slots = 4",
+        &["line 2: model.mail_slots = 4:", "tgn has no such key", "one of apan", "leave it out"],
+    ),
+    ("[model]\nname = \"jodie\"\ndropout = 0.1", &["line 3: model.dropout = 0.1:", "jodie has no such key", "dyrep"]),
+    ("[model]\nname = \"tgat\"\nupdater = \"rnn\"", &["line 3: model.updater = \"rnn\":", "tgn, jodie, dyrep"]),
+    ("[model]\nname = \"edgebank\"\nedge_window = 0.0", &["line 3: model.edge_window = 0:", "write 0.15"]),
+    ("[model]\nname = \"apan\"\nmail_slots = 0", &["line 3: model.mail_slots = 0:", "write 1 to 1024"]),
+    ("[model]\nname = \"apan\"\nheads = 3", &["line 3: model.heads = 3:", "memory_dim = 100"]),
+    ("[model]\nname = \"dyrep\"\nlayers = 2", &["line 3: model.layers = 2:", "write 1"]),
+    ("[model]\nname = \"jodie\"\nmemory_dim = 64", &["model.embedding_dim = 100:", "write 64"]),
+    ("[model]\nname = \"tgat\"\nlayers = 3", &["sampler.neighbors = [20, 20]:", "as in [20, 20, 20]"]),
+    (
+        "[model]\nname = \"jodie\"\nno_mail = \"update\"\nmessage_time = \"stored\"",
+        &["line 3: model.no_mail = \"update\":", "message_time = \"applied\""],
+    ),
     ("threads = 100000", &["line 1: threads = 100000:", "cores", "0 shares them"]),
     ("[pipeline]\nstaleness = 200", &["line 2: pipeline.staleness = 200:", "16 or less"]),
     ("[pipeline]\nqueue_max = 0", &["line 2: pipeline.queue_max = 0:", "1 or more"]),
@@ -121,7 +140,7 @@ fn bad_settings_are_refused_by_name() {
         ("sampler.neighbors=[10", &["--set sampler.neighbors:", "no TOML value"]),
         ("train", &["--set train is no KEY=VALUE", "train.batch_size=600"]),
         ("=3", &["no KEY=VALUE"]),
-        ("preset=tgl-2022", &["--set preset:", "later release"]),
+        ("preset=dyglib-2022", &["--set preset:", "dyglib-2023"]),
     ];
     for (set, words) in cases {
         let found = sentence("", &[set]);
@@ -171,6 +190,8 @@ fn names_carry_the_preset_and_what_differs() {
     assert_eq!(name("preset = \"tgn-2020\"\n[train]\nbatch_size = 200", &[]), "tgn-2020", "the preset's own value");
     let sets = ["train.lr=0.001", "sampler.neighbors=[20, 10]", "model.layers=2", "preset=tgn-2020"];
     assert_eq!(name("", &sets), "tgn-2020+model.layers=2+sampler.neighbors=[20,10]+train.lr=0.001");
+    assert_eq!(name("[model]\nname = \"tgat\"", &[]), "tidemill+model.name=tgat");
+    assert_eq!(name("", &["model.name=apan", "model.mail_slots=5"]), "tidemill+model.name=apan+model.mail_slots=5");
     let not_named = ["seed=3", "threads=2", "train.log_every=1", "train.keep_checkpoints=9", "device.kind=cpu"];
     assert_eq!(name("[data.columns]\nsrc = \"user\"", &not_named), "tidemill");
     assert_eq!(name("", &["train.clip_norm=1.0"]), "tidemill+train.clip_norm=1.0");
@@ -182,6 +203,8 @@ fn what_is_written_reads_back_the_same() {
         &[][..],
         &["preset=tgn-2020", "train.clip_norm=0.5", "train.lr=0.1", "data.bipartite=false", "data.tick=ms"],
         &["seed=9", "data.columns={src=\"a\", features=[\"x\", \"y z\"]}", "device.index=2", "model.dtype=f64"],
+        &["model.name=tgat", "preset=tgn-2020", "model.layer_norm=false"],
+        &["model.name=edgebank", "model.edge_memory=fixed_window"],
         &["train.lr_schedule=cosine", "eval.candidates=id_range", "pipeline.serial=true", "train.lr=1.1e-7"],
     ] {
         let config = read("", sets).unwrap();
@@ -240,12 +263,137 @@ fn tidemill_is_pinned() {
 /// Every value of `tgn-2020`: the default preset's text with the lines that differ.
 #[test]
 fn tgn_2020_is_pinned() {
+    check_pinned(Preset::Tgn2020, &[TGN_2020]);
+}
+
+/// Every value of `pyg`.
+#[test]
+fn pyg_is_pinned() {
+    check_pinned(Preset::Pyg, &[PYG]);
+}
+
+/// Every value of `tgl-2022`.
+#[test]
+fn tgl_2022_is_pinned() {
+    check_pinned(Preset::Tgl2022, &[TGL_2022]);
+}
+
+/// Every value of `dyglib-2023`.
+#[test]
+fn dyglib_2023_is_pinned() {
+    check_pinned(Preset::Dyglib2023, &[DYGLIB_2023]);
+}
+
+/// Every value of `tgb-v2`: those of `pyg` with the lines that differ.
+#[test]
+fn tgb_v2_is_pinned() {
+    check_pinned(Preset::TgbV2, &[PYG, TGB_V2]);
+}
+
+fn check_pinned(preset: Preset, changes: &[&[(&str, &str)]]) {
     let mut expected = TIDEMILL.to_owned();
-    for (from, to) in TGN_2020 {
+    for (from, to) in changes.iter().copied().flatten() {
         assert_eq!(expected.matches(from).count(), 1, "{from}");
         expected = expected.replace(from, to);
     }
-    assert_eq!(body(&Preset::Tgn2020.config()), expected);
+    assert_eq!(body(&preset.config()), expected);
+    preset.config().validate().unwrap_or_else(|invalid| panic!("{invalid:?}"));
+    assert_eq!(preset.config().name(), preset.name());
+}
+
+const PYG: &[(&str, &str)] = &[
+    ("preset = \"tidemill\"", "preset = \"pyg\""),
+    ("time_origin = \"first\"", "time_origin = \"zero\""),
+    ("time_encoder = \"fixed\"", "time_encoder = \"linear\""),
+    ("embedding = \"attention\"", "embedding = \"transformer\""),
+    ("root_time = true", "root_time = false"),
+    ("decoder_init = \"xavier\"", "decoder_init = \"fan_in\""),
+    ("epochs = 10", "epochs = 50"),
+    ("patience = 5", "patience = 0"),
+    ("negatives = \"train_destinations\"", "negatives = \"id_range\""),
+    ("avoid_positive = true", "avoid_positive = false"),
+    ("candidates = \"train_destinations\"", "candidates = \"id_range\""),
+    ("average = \"pooled\"", "average = \"batch\""),
+    ("new_node = \"subset\"", "new_node = \"off\""),
+];
+
+const TGB_V2: &[(&str, &str)] = &[
+    ("preset = \"pyg\"", "preset = \"tgb-v2\""),
+    ("patience = 0", "patience = 5"),
+    ("negatives = \"random\"", "negatives = \"tgb\""),
+    ("candidates = \"id_range\"", "candidates = \"stream_destinations\""),
+];
+
+const TGL_2022: &[(&str, &str)] = &[
+    ("preset = \"tidemill\"", "preset = \"tgl-2022\""),
+    ("time_origin = \"first\"", "time_origin = \"zero\""),
+    ("dropout = 0.1", "dropout = 0.2"),
+    ("time_encoder = \"fixed\"", "time_encoder = \"learned\""),
+    ("decoder_init = \"xavier\"", "decoder_init = \"fan_in\""),
+    ("same_batch = \"hidden\"", "same_batch = \"visible\""),
+    ("epochs = 10", "epochs = 100"),
+    ("batch_size = 200", "batch_size = 600"),
+    ("patience = 5", "patience = 0"),
+    ("negatives = \"train_destinations\"", "negatives = \"all_nodes\""),
+    ("avoid_positive = true", "avoid_positive = false"),
+    ("candidates = \"train_destinations\"", "candidates = \"all_nodes\""),
+    ("average = \"pooled\"", "average = \"batch\""),
+    ("new_node = \"subset\"", "new_node = \"off\""),
+    ("state = \"trained\"", "state = \"replayed\""),
+];
+
+const DYGLIB_2023: &[(&str, &str)] = &[
+    ("preset = \"tidemill\"", "preset = \"dyglib-2023\""),
+    ("time_origin = \"first\"", "time_origin = \"zero\""),
+    ("new_node_share = 0.0", "new_node_share = 0.1"),
+    ("memory_dim = 100", "memory_dim = 172"),
+    ("embedding_dim = 100", "embedding_dim = 172"),
+    ("time_encoder = \"fixed\"", "time_encoder = \"learned\""),
+    ("message_time = \"applied\"", "message_time = \"stored\""),
+    ("same_batch = \"hidden\"", "same_batch = \"visible\""),
+    ("epochs = 10", "epochs = 100"),
+    ("patience = 5", "patience = 20"),
+    ("avoid_positive = true", "avoid_positive = false"),
+    ("loss = \"sum\"", "loss = \"mean\""),
+    ("candidates = \"train_destinations\"", "candidates = \"stream_destinations\""),
+    ("average = \"pooled\"", "average = \"batch\""),
+    ("new_node = \"subset\"", "new_node = \"separate_pass\""),
+];
+
+/// What a model's name implies in each preset, where the user sets nothing.
+#[test]
+fn names_imply_what_the_model_is() {
+    use super::ModelName::{Apan, Dyrep, Edgebank, Jodie, Tgat, Tgn};
+    let differs = |preset: Preset, name| {
+        let (own, plain) = (preset.config_for(name), preset.config());
+        let (own, plain) = (body(&own), body(&plain));
+        own.lines().zip(plain.lines()).filter(|(a, b)| a != b).map(|(a, _)| a.to_owned()).skip(1).collect::<Vec<_>>()
+    };
+    assert_eq!(Preset::Tidemill.config_for(Tgn), Preset::Tidemill.config());
+    let tgat = ["layers = 2", "strategy = \"uniform\"", "neighbors = [20, 20]"];
+    assert_eq!(differs(Preset::Tidemill, Tgat), tgat.map(str::to_owned));
+    let own_code = [
+        "layers = 2",
+        "no_neighbors = \"padding\"",
+        "query = \"edge_slot\"",
+        "merge = \"previous\"",
+        "strategy = \"uniform\"",
+        "neighbors = [20, 20]",
+        "latest = \"dropped\"",
+        "hop_time = \"edge\"",
+    ];
+    assert_eq!(differs(Preset::Tgn2020, Tgat), own_code.map(str::to_owned));
+    assert_eq!(differs(Preset::Tidemill, Jodie), ["dropout = 0.0", "updater = \"rnn\""].map(str::to_owned));
+    assert_eq!(differs(Preset::Tidemill, Dyrep), ["updater = \"rnn\""].map(str::to_owned));
+    assert_eq!(differs(Preset::Tidemill, Apan), ["dropout = 0.0", "aggregator = \"mean\""].map(str::to_owned));
+    assert_eq!(differs(Preset::Tidemill, Edgebank), ["epochs = 1"].map(str::to_owned));
+    for name in [Tgn, Tgat, Jodie, Dyrep, Apan, Edgebank] {
+        for preset in
+            [Preset::Tidemill, Preset::Tgn2020, Preset::Pyg, Preset::Tgl2022, Preset::Dyglib2023, Preset::TgbV2]
+        {
+            preset.config_for(name).validate().expect("every model of every preset is possible");
+        }
+    }
 }
 
 const TGN_2020: &[(&str, &str)] = &[
@@ -296,14 +444,35 @@ dtype = "f32"
 time_encoder = "fixed"
 message_time = "applied"
 aggregator = "last"
+mail_order = "stream"
 updater = "gru"
 embedding = "attention"
 root_time = true
+decoder_init = "xavier"
+message = "both"
+no_mail = "keep"
+no_neighbors = "zeros"
+query = "short"
+merge = "raw"
+layer_norm = true
+projection_bias = false
+gap = "train"
+row_norm = "none"
+score = "memory"
+mail = "concat"
+mail_slots = 10
+deliver = "both"
+empty_slots = "masked"
+slot_attention = "leaky"
+position = false
+edge_memory = "unlimited"
+edge_window = 0.15
 
 [sampler]
 strategy = "recent"
 neighbors = [10]
 same_batch = "hidden"
+latest = "visible"
 hop_time = "edge"
 cache = true
 cache_bytes = "1GiB"
@@ -327,8 +496,11 @@ keep_checkpoints = 3
 [eval]
 negatives = "random"
 candidates = "train_destinations"
+candidates_per_event = 999
+mrr_events = 0
 average = "pooled"
 new_node = "subset"
+state = "trained"
 batch_size = 0
 negative_seed = 0
 

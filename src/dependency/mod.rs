@@ -8,7 +8,7 @@ pub mod count;
 pub mod plan;
 pub mod routes;
 
-pub use plan::{Counts, Exchange, GlobalBatch, Planner, Share, Weights};
+pub use plan::{Counts, Exchange, GlobalBatch, PassFacts, Planner, Share, Weights};
 pub use routes::Routes;
 
 use crate::byte_size::ByteSize;

@@ -163,6 +163,17 @@ impl Counts {
     }
 }
 
+/// What a planner must know of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassFacts {
+    /// Embeddings' gradients travel back.
+    pub training: bool,
+    /// Every row is as at the start of an epoch.
+    pub blank: bool,
+    /// Batches write their endpoints' rows.
+    pub writes: bool,
+}
+
 /// Shares out the batches of a pass.
 pub struct Planner {
     me: Rank,
@@ -170,8 +181,7 @@ pub struct Planner {
     partition: Arc<Partition>,
     delegate: Auto<bool>,
     weights: Weights,
-    /// Whether embeddings' gradients travel back.
-    training: bool,
+    pass: PassFacts,
     /// Version of each node's row: 0, blank; otherwise it grows with each batch that writes it.
     written: Vec<u32>,
     copies: Vec<Copies<NodeId>>,
@@ -180,15 +190,14 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner for a pass; `blank`: every row is as at the start of an epoch.
+    /// A planner for a pass.
     pub fn new(
         me: Rank,
         stream: &EventStream,
         partition: Arc<Partition>,
         delegate: Auto<bool>,
         weights: Weights,
-        training: bool,
-        blank: bool,
+        pass: PassFacts,
     ) -> Planner {
         let ranks = partition.table(0).ranks();
         let (rows, features) = weights.room();
@@ -198,8 +207,8 @@ impl Planner {
             partition,
             delegate,
             weights,
-            training,
-            written: vec![u32::from(!blank); stream.nodes() as usize],
+            pass,
+            written: vec![u32::from(!pass.blank); stream.nodes() as usize],
             copies: vec![Copies::new(rows); ranks],
             features: vec![Copies::new(features); ranks],
             window: None,
@@ -294,7 +303,7 @@ impl Planner {
                 remote.push(logical);
             }
         }
-        let travel = self.weights.embedding * if self.training { 2 } else { 1 };
+        let travel = self.weights.embedding * if self.pass.training { 2 } else { 1 };
         let mut decided: BTreeMap<(Rank, u32), Rank> = BTreeMap::new();
         for logical in remote {
             let (asking, root) = (asks(logical), whole.root_of[logical]);
@@ -469,6 +478,9 @@ impl Planner {
     }
 
     fn mark_written(&mut self, batch: &GlobalBatch<'_>) {
+        if !self.pass.writes {
+            return;
+        }
         for root in &batch.roots[..2 * batch.events.len()] {
             self.written[root.node.index()] = batch.number as u32 + 2;
         }

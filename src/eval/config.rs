@@ -9,12 +9,18 @@ use tidemill_data::negative::CandidateRule;
 pub struct EvalConfig {
     /// How negatives are chosen among the candidates.
     pub negatives: NegativeKind,
-    /// Where negative destinations are drawn from.
+    /// Where negative destinations are drawn from; under `tgb` also an `.npz` file of whole candidate sets.
     pub candidates: CandidateRule,
+    /// Candidates that an event is ranked against under `tgb`, at most.
+    pub candidates_per_event: usize,
+    /// Events ranked under `tgb`, drawn by `negative_seed`; 0: all. The others still pass through the state.
+    pub mrr_events: usize,
     /// Which average the console, early stopping and the sweep show; the summary has both.
     pub average: Average,
     /// How events with a new node are scored.
     pub new_node: NewNode,
+    /// The state that the validation split is scored from, once training is over.
+    pub state: StateBefore,
     /// Events in a batch; 0: `train.batch_size`.
     pub batch_size: usize,
     /// Seed of the negatives, alike for every run whatever its `seed`.
@@ -26,8 +32,11 @@ impl Default for EvalConfig {
         EvalConfig {
             negatives: NegativeKind::Random,
             candidates: CandidateRule::TrainDestinations,
+            candidates_per_event: 999,
+            mrr_events: 0,
             average: Average::Pooled,
             new_node: NewNode::Subset,
+            state: StateBefore::Trained,
             batch_size: 0,
             negative_seed: 0,
         }
@@ -40,11 +49,11 @@ impl Default for EvalConfig {
 pub enum NegativeKind {
     /// Uniform over the candidates.
     Random,
-    /// Edges of the training split that are absent at that time.
+    /// Edges seen before that are absent at the batch's time, sources included.
     Historical,
-    /// Edges first seen after the training split.
+    /// Of the historical ones, those that training did not see.
     Inductive,
-    /// One against many, by the sets of the Temporal Graph Benchmark.
+    /// One against many: the mean reciprocal rank in the sets of the Temporal Graph Benchmark.
     Tgb,
 }
 
@@ -68,4 +77,14 @@ pub enum NewNode {
     Subset,
     /// Not at all.
     Off,
+}
+
+/// The state before the validation events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateBefore {
+    /// As the best epoch's training left it, made by parameters that changed on the way.
+    Trained,
+    /// Made anew from the training events, by the best parameters alone.
+    Replayed,
 }

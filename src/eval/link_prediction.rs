@@ -4,6 +4,8 @@
 //! for the means over batches, whose batches are the global ones. Logits are ranked, not probabilities: a sigmoid in f32
 //! makes ties where there are none.
 
+use super::breakdown::Breakdown;
+use super::ranking::{Mrr, RankedEvent};
 use super::{Average, LinkMetrics, LinkScores, NewNode, NonFiniteScore};
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
@@ -15,6 +17,8 @@ use tidemill_data::stream::EventStream;
 #[derive(Clone, Debug, Default)]
 pub struct SplitScores {
     batches: Vec<BatchScores>,
+    ranked: Vec<RankedEvent>,
+    passed: usize,
     /// Seconds it took.
     pub seconds: f64,
 }
@@ -84,7 +88,7 @@ impl SplitScores {
                 negative: take(&mut bytes, counts[1] as usize),
             });
         }
-        SplitScores { batches, seconds: 0.0 }
+        SplitScores { batches, ..SplitScores::default() }
     }
 
     /// Scores of one pass from several ranks, each with its share of every global batch, as one rank would have them.
@@ -100,12 +104,54 @@ impl SplitScores {
                 negative: rows.iter().flat_map(|row| row.2).copied().collect(),
             }
         };
-        SplitScores { batches: (0..batches).map(merge).collect(), seconds: 0.0 }
+        SplitScores { batches: (0..batches).map(merge).collect(), ..SplitScores::default() }
     }
 
-    /// Events scored.
+    /// Adds a batch whose events were ranked within candidate sets; only the ranks are kept.
+    ///
+    /// * `passed`: events of the batch, ranked or not. * `events`: those ranked, `[B]`. * `positive`: `[B]` logits.
+    /// * `candidates`: size of each set, `[B]`. * `negative`: `[B * n]` logits, n for each event, those beyond its set's size
+    ///   ignored.
+    ///
+    /// # Errors
+    /// A logit that is not finite.
+    pub fn push_ranked(
+        &mut self,
+        passed: usize,
+        events: &[EventId],
+        positive: &Tensor,
+        candidates: &[u32],
+        negative: &Tensor,
+    ) -> Result<(), NonFiniteScore> {
+        self.passed += passed;
+        let (positive, negative) = (values(positive), values(negative));
+        let per_event = negative.len() / events.len().max(1);
+        for (i, &event) in events.iter().enumerate() {
+            let rivals = &negative[i * per_event..][..candidates[i] as usize];
+            self.ranked.push(RankedEvent::new(event, positive[i], rivals)?);
+        }
+        Ok(())
+    }
+
+    /// Events that passed through the state, scored or not.
     pub fn events(&self) -> usize {
-        self.batches.iter().map(|batch| batch.events.len()).sum()
+        self.passed + self.batches.iter().map(|batch| batch.events.len()).sum::<usize>()
+    }
+
+    /// The mean reciprocal rank of all events that were ranked; `None` if none was.
+    pub fn mrr(&self) -> Option<Mrr> {
+        self.mrr_where(|_| true)
+    }
+
+    /// The mean reciprocal rank of the ranked events that satisfy a condition.
+    pub fn mrr_where(&self, keep: impl Fn(EventId) -> bool) -> Option<Mrr> {
+        Mrr::of(self.ranked.iter().filter(|ranked| keep(ranked.event)).map(|ranked| ranked.reciprocal))
+    }
+
+    /// Every event that was scored or ranked.
+    pub fn scored_events(&self) -> impl Iterator<Item = EventId> {
+        let batches = self.batches.iter().flat_map(|batch| batch.events.iter().copied());
+        batches.chain(self.ranked.iter().map(|ranked| ranked.event))
     }
 
     /// Every event with its logit and those of its negatives, in event order.
@@ -142,7 +188,13 @@ pub struct SplitMetrics {
     pub links: LinkMetrics,
     /// Events with a node that training did not see.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub new_node: Option<LinkMetrics>,
+    pub new_node: Option<SubsetMetrics>,
+    /// Mean reciprocal rank, where events were ranked one against many.
+    #[serde(flatten)]
+    pub mrr: Option<Mrr>,
+    /// The same by time and by degree; left out while training.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub breakdown: Option<Breakdown>,
     /// Events.
     pub events: u64,
     /// Seconds it took.
@@ -153,18 +205,39 @@ impl SplitMetrics {
     /// Metrics of a pass, new nodes among them if they are scored as a subset.
     pub fn of(scores: &SplitScores, stream: &EventStream, new_nodes: &NodeSet, rule: NewNode) -> SplitMetrics {
         let new_node = match rule {
-            NewNode::Subset => scores.metrics_where(|event| touches(stream, new_nodes, event)),
+            NewNode::Subset => SubsetMetrics::of(scores, |event| touches(stream, new_nodes, event)),
             NewNode::SeparatePass | NewNode::Off => None,
         };
-        SplitMetrics { links: scores.metrics(), new_node, events: scores.events() as u64, seconds: scores.seconds }
+        let (links, mrr) = (scores.metrics(), scores.mrr());
+        SplitMetrics { links, new_node, mrr, breakdown: None, events: scores.events() as u64, seconds: scores.seconds }
     }
 
-    /// Average precision, averaged as asked.
-    pub fn ap(&self, average: Average) -> f64 {
-        match average {
-            Average::Pooled => self.links.ap,
-            Average::Batch => self.links.ap_batch_mean,
+    /// What models are compared by: the mean reciprocal rank where there is one, else average precision, averaged as asked.
+    pub fn score(&self, average: Average) -> f64 {
+        match (self.mrr, average) {
+            (Some(mrr), _) => mrr.mrr,
+            (None, Average::Pooled) => self.links.ap,
+            (None, Average::Batch) => self.links.ap_batch_mean,
         }
+    }
+}
+
+/// Figures of some of a split's events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SubsetMetrics {
+    /// AP and AUC.
+    #[serde(flatten)]
+    pub links: LinkMetrics,
+    /// Mean reciprocal rank.
+    #[serde(flatten)]
+    pub mrr: Option<Mrr>,
+}
+
+impl SubsetMetrics {
+    /// Figures of the events that satisfy a condition; `None` if none of them was scored.
+    pub fn of(scores: &SplitScores, keep: impl Fn(EventId) -> bool) -> Option<SubsetMetrics> {
+        let (links, mrr) = (scores.metrics_where(&keep), scores.mrr_where(&keep));
+        (links.is_some() || mrr.is_some()).then(|| SubsetMetrics { links: links.unwrap_or_default(), mrr })
     }
 }
 

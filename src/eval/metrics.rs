@@ -10,7 +10,7 @@
 //! One class only, also as scikit-learn: AP is 1 without negatives and 0 without positives, AUC is NaN either way (`null`
 //! in JSON).
 //!
-//! Absent: MRR and other ranking metrics, which need each positive's own candidates.
+//! Absent: the mean reciprocal rank, which needs each positive's own candidates: see [`super::ranking`].
 
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;

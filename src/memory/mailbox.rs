@@ -19,8 +19,30 @@ pub struct Mail {
     pub event: EventId,
     /// The event's time.
     pub time: Timestamp,
-    /// Ticks from the node's last update to the event, when the mail was stored.
+    /// Ticks from the node's last update to the event, when the mail was stored. Of a mail that is the mean of several: what
+    /// `time` leaves out of theirs, in parts of a tick, see [`Mail::mean`].
     pub elapsed: i64,
+}
+
+/// Parts of a tick in the time of a mean of mails.
+const PARTS: i64 = 1 << 52;
+
+impl Mail {
+    /// One mail of the mean time of several, as the last of them says it is.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn mean(mails: &[Mail]) -> Mail {
+        let last = *mails.last().expect("a mean of at least one mail");
+        let (sum, count) = (mails.iter().map(|mail| i128::from(mail.time.0)).sum::<i128>(), mails.len() as i128);
+        let parts = sum.rem_euclid(count) * i128::from(PARTS) / count;
+        Mail { time: Timestamp(sum.div_euclid(count) as i64), elapsed: parts as i64, ..last }
+    }
+
+    /// Ticks from a kept mail to `time`, parts of a tick included.
+    pub fn ticks_until(&self, time: Timestamp) -> f64 {
+        (time.0 - self.time.0) as f64 - self.elapsed as f64 / PARTS as f64
+    }
 }
 
 /// Pool rows of one node's mails, oldest first.
@@ -95,6 +117,13 @@ impl Mailbox {
     /// Drops the node's pending mails.
     pub fn take(&mut self, node: Place) {
         self.free.extend(self.rows[node as usize].drain(..));
+    }
+
+    /// Drops all but the node's latest `count` mails.
+    pub fn keep_latest(&mut self, node: Place, count: usize) {
+        let rows = &mut self.rows[node as usize];
+        let surplus = rows.len().saturating_sub(count);
+        self.free.extend(rows.drain(..surplus));
     }
 
     /// Appends mails to their nodes, in order.

@@ -252,6 +252,31 @@ impl NodeMemory {
         self.commits
     }
 
+    /// The state commit of a model that keeps its latest mails: rows become the memory at the given times, no mail is cleared,
+    /// and each receiver keeps its latest `slots` mails, one of them new.
+    ///
+    /// * `times`: `[C]`, of the last event of each of `commit.nodes`.
+    pub fn commit_slots(&mut self, commit: &StateCommit, times: &[Timestamp], slots: usize) {
+        let mut touched = commit.nodes.to_vec();
+        touched.extend(commit.mails.iter().map(|(node, _)| *node));
+        touched.sort_unstable();
+        touched.dedup();
+        self.undo.push_back(Undo { state: self.read(&touched), nodes: touched });
+        self.write_rows(commit.nodes, commit.rows);
+        for (&node, &time) in commit.nodes.iter().zip(times) {
+            self.last_update[self.places.of(node) as usize] = time;
+        }
+        let placed = |&(node, mail): &(NodeId, Mail)| (self.places.of(node), mail);
+        let mails: Vec<(Place, Mail)> = commit.mails.iter().map(placed).collect();
+        self.mailbox.put(&mails, commit.payload, None);
+        mails.iter().for_each(|&(place, _)| self.mailbox.keep_latest(place, slots));
+    }
+
+    /// The time of last update of a node never touched.
+    pub fn origin(&self) -> Timestamp {
+        self.origin
+    }
+
     /// The oldest batch without one had its parameter commit: what it replaced is forgotten.
     pub fn settle(&mut self) {
         self.undo.pop_front().expect("a parameter commit follows a state commit");

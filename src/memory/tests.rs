@@ -111,3 +111,44 @@ fn the_pool_is_reused() {
     assert_eq!(memory.mailbox().bytes(), 1024 * 2 * 8, "two mails are pending, the pool never had to grow");
     assert_eq!(floats(&memory.read(&[NodeId(0)]).payload), [-4999.0, -4999.0]);
 }
+
+/// Mails in slots: the latest two are kept, reading clears none, and taking a batch back restores those it pushed out.
+#[test]
+fn slots_keep_the_latest_mails() {
+    let mut memory = memory();
+    let payload = Tensor::zeros([2, 2], (Kind::Double, Device::Cpu));
+    let rows = Tensor::ones([1, 2], (Kind::Double, Device::Cpu));
+    let commit = |memory: &mut NodeMemory, event: u32| {
+        let time = Timestamp(200 + i64::from(event));
+        let mail = unsent(NodeId(0), EventId(event), time);
+        let mails = [(NodeId(0), mail), (NodeId(3), mail)];
+        let commit = StateCommit { nodes: &[NodeId(0)], rows: &rows, mails: &mails, payload: &payload };
+        memory.commit_slots(&commit, &[time], 2);
+    };
+    let events = |memory: &NodeMemory, node| pending(memory, node).iter().map(|mail| mail.event.0).collect::<Vec<_>>();
+    for event in 0..3 {
+        commit(&mut memory, event);
+        memory.settle();
+    }
+    for node in [0, 3] {
+        assert_eq!(events(&memory, node), [1, 2], "node {node}");
+    }
+    assert_eq!((memory.last_update(NodeId(0)), memory.last_update(NodeId(3))), (Timestamp(202), Timestamp(100)));
+    commit(&mut memory, 3);
+    assert_eq!(events(&memory, 3), [2, 3]);
+    memory.roll_back();
+    assert_eq!((events(&memory, 0), events(&memory, 3)), (vec![1, 2], vec![1, 2]));
+    assert_eq!(memory.last_update(NodeId(0)), Timestamp(202));
+}
+
+/// The mean of 100, 101 and 101 is 100 and two thirds, to a part of a tick.
+#[test]
+fn a_mean_mail_keeps_parts_of_a_tick() {
+    let mail = |time, event| unsent(NodeId(1), EventId(event), Timestamp(time));
+    let mean = Mail::mean(&[mail(100, 4), mail(101, 5), mail(101, 6)]);
+    assert_eq!((mean.event, mean.time), (EventId(6), Timestamp(100)));
+    assert!((mean.ticks_until(Timestamp(110)) - (10.0 - 2.0 / 3.0)).abs() < 1e-12);
+    let negative = Mail::mean(&[mail(-3, 0), mail(-4, 1)]);
+    assert!((negative.ticks_until(Timestamp(0)) - 3.5).abs() < 1e-12);
+    assert_eq!(Mail::mean(&[mail(7, 0)]), mail(7, 0));
+}

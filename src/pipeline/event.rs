@@ -3,19 +3,20 @@
 //! Integers only. A plan is a pure function of the pass, the epoch and the batch number, so it may be made ahead of time,
 //! on any thread and on any rank. On one of several ranks it is that rank's share of the global batch.
 
-use crate::dependency::{Counts, Exchange, GlobalBatch, Planner, Routes, Share, Weights};
+use super::commit::{CommitPlan, CommitPlanner, MailRule};
+use super::rank_commit::RankCommitPlanner;
+use crate::dependency::{Counts, Exchange, GlobalBatch, PassFacts, Planner, Share, Weights};
 use crate::graph::{Endpoint, Tcsr};
-use crate::memory::{Mail, unsent};
 use crate::partition::{Partition, PartitionConfig, PartitionTable, Rank};
+use crate::sampler::edge_memory::EdgeMemory;
 use crate::sampler::{Role, Root, Sample, SampleCache, SampleHash, SampleScratch, Sampler};
 use crate::setting::Auto;
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use tidemill_data::id::{EventId, NodeId};
-use tidemill_data::negative::NegativeSampler;
+use tidemill_data::id::{EventId, NodeId, Timestamp};
+use tidemill_data::negative::{CandidateSets, EdgeSampler, NegativeSampler};
 use tidemill_data::philox::{Key, Purpose};
 use tidemill_data::stream::EventStream;
 
@@ -40,8 +41,10 @@ pub struct Pass {
     pub epoch: u32,
     /// Share of attention weights to drop, and the number of heads; absent in evaluation.
     pub dropout: Option<Dropout>,
-    /// Which of a batch's mails a node keeps.
-    pub mails_kept: MailsKept,
+    /// Who gets which mail.
+    pub mail: MailRule,
+    /// The memory of edges, for a model that asks whether pairs met before.
+    pub edges: Option<Arc<EdgeMemory>>,
     /// Who owns which node when; absent alone.
     pub partition: Option<Arc<Partition>>,
 }
@@ -53,6 +56,21 @@ pub enum Negatives {
     Drawn(Arc<NegativeSampler>),
     /// Given for every event of the pass, in its order: `[events * n]`.
     Given(Arc<[NodeId]>),
+    /// Whole edges, one an event, with sources of their own.
+    Edges(Arc<EdgeSampler>),
+    /// As many as an event's candidate set holds.
+    Sets(Arc<RankedEvents>),
+}
+
+/// Events that are ranked within candidate sets.
+pub struct RankedEvents {
+    /// The sets.
+    pub sets: CandidateSets,
+    /// The events to rank, ascending; `None`: all.
+    pub only: Option<Vec<EventId>>,
+    /// Whether an embedding depends on its root's time through what is visible alone. Then a candidate of many events of a
+    /// batch is embedded once.
+    pub timeless: bool,
 }
 
 /// Dropout of attention weights.
@@ -62,15 +80,6 @@ pub struct Dropout {
     pub p: f64,
     /// Attention heads.
     pub heads: usize,
-}
-
-/// Which of the mails that a batch sends to a node are kept (the message aggregator's rule).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MailsKept {
-    /// The one of the largest (event id, source before destination).
-    Last,
-    /// All, in that order.
-    All,
 }
 
 impl Pass {
@@ -107,12 +116,18 @@ impl Pass {
     pub fn with_cache(self, stream: &EventStream, batches: usize, most_bytes: u64, folder: &Path) -> io::Result<Pass> {
         let roots = |batch: usize, roots: &mut Vec<Root>| {
             let events = &self.events[self.span(batch)];
-            let fixed = if self.is_training() { Vec::new() } else { negatives_of(stream, &self, batch, events) };
+            let fixed =
+                if self.keeps_negatives() { negatives_of(stream, &self, batch, events).nodes } else { Vec::new() };
             logical_roots(stream, self.sampler.graph(), events, &fixed, roots);
             events[0]
         };
         let cache = SampleCache::build(&self.sampler, batches.min(self.batches()), roots, most_bytes, folder)?;
         Ok(Pass { cache: Some(Arc::new(cache)), ..self })
+    }
+
+    /// Whether its negatives' samples are the same in every pass, and may be kept with those of its events.
+    fn keeps_negatives(&self) -> bool {
+        !self.is_training() && matches!(self.negatives, Negatives::Drawn(_) | Negatives::Given(_))
     }
 
     /// Whether this is an epoch of training.
@@ -138,9 +153,13 @@ pub struct BatchPlan {
     pub embeds: Vec<u32>,
     /// The events that are primary on this rank, `[B]`.
     pub events: Vec<EventId>,
-    /// Their negative destinations, event after event, `[B * n]`.
+    /// Negative destinations, event after event, `[B * n]`, or as many as `candidates` says.
     pub negatives: Vec<NodeId>,
-    /// Sampled neighbors of the logical roots that this rank embeds: sources, destinations, negatives in the batch's order.
+    /// Sources of the negatives, `[B]`, where they are not the events' own.
+    pub negative_sources: Vec<NodeId>,
+    /// Candidates of each event, `[B]`, under [`Negatives::Sets`].
+    pub candidates: Vec<u32>,
+    /// Sampled neighbors of the logical roots that this rank embeds: sources, destinations, negatives, their sources.
     pub sample: Sample,
     /// The rows read: the sample's, then this rank's own endpoints that it does not reach, `[N]`.
     pub rows: Vec<NodeId>,
@@ -149,6 +168,8 @@ pub struct BatchPlan {
     pub embeddings: Vec<u32>,
     /// Dropout masks per hop, top first: `[R, H, K]`, true where a weight stays.
     pub keep: Vec<Option<Vec<bool>>>,
+    /// Whether each true pair, then each negative one, met before; if the pass has a memory of edges.
+    pub seen: Option<Vec<bool>>,
     /// What the state commit writes.
     pub commit: CommitPlan,
     /// What is exchanged with other ranks; nothing alone.
@@ -182,21 +203,6 @@ impl BatchPlan {
     }
 }
 
-/// What a batch writes to the state of this rank's nodes, in integers.
-#[derive(Default)]
-pub struct CommitPlan {
-    /// The endpoints that this rank owns, each once, in order of appearance.
-    pub nodes: Vec<NodeId>,
-    /// Their rows among the rows read.
-    pub rows: Vec<u32>,
-    /// New mails in order, with their owners.
-    pub mails: Vec<(NodeId, Mail)>,
-    /// Whose memory, once committed, the mails carry, `[Q]`: places in `nodes`, then those that peers send.
-    pub payload: Vec<u32>,
-    /// Committed memory that travels for mails: out, places in `nodes`; in, one entry each.
-    pub peers: Routes<u32>,
-}
-
 /// One of several ranks, and what sending costs it.
 #[derive(Clone)]
 pub struct Among {
@@ -206,6 +212,8 @@ pub struct Among {
     pub delegate: Auto<bool>,
     /// Sizes on the wire.
     pub weights: Weights,
+    /// Whether the model keeps state at all.
+    pub writes: bool,
 }
 
 /// Makes plans; owns the scratch space that they share.
@@ -213,8 +221,8 @@ pub struct EventStage {
     stream: EventStream,
     scratch: SampleScratch,
     roots: Vec<Root>,
-    row_of: Vec<u32>,
-    slot_of: Vec<u32>,
+    commits: CommitPlanner,
+    rank_commits: RankCommitPlanner,
     among: Option<Among>,
     planner: Option<Planner>,
 }
@@ -222,24 +230,18 @@ pub struct EventStage {
 impl EventStage {
     /// A stage over a stream, alone or on one of several ranks.
     pub fn new(stream: EventStream, among: Option<Among>) -> EventStage {
-        let nodes = stream.nodes() as usize;
-        EventStage {
-            scratch: SampleScratch::default(),
-            roots: Vec::new(),
-            row_of: vec![u32::MAX; nodes],
-            slot_of: vec![u32::MAX; nodes],
-            stream,
-            among,
-            planner: None,
-        }
+        let (scratch, roots, commits) = Default::default();
+        let rank_commits = RankCommitPlanner::new(if among.is_some() { stream.nodes() as usize } else { 0 });
+        EventStage { stream, scratch, roots, commits, rank_commits, among, planner: None }
     }
 
     /// Makes ready for a pass; `blank`: every row is as at the start of an epoch.
     pub fn begin(&mut self, pass: &Pass, blank: bool) {
         self.planner = self.among.as_ref().map(|among| {
             let partition = pass.partition.clone().expect("a pass on one of several ranks has a partition");
-            let Among { me, delegate, weights } = among.clone();
-            Planner::new(me, &self.stream, partition, delegate, weights, pass.epoch > 0, blank)
+            let Among { me, delegate, weights, writes } = among.clone();
+            let pass = PassFacts { training: pass.is_training(), blank: blank || !writes, writes };
+            Planner::new(me, &self.stream, partition, delegate, weights, pass)
         });
     }
 
@@ -247,8 +249,10 @@ impl EventStage {
     pub fn plan(&mut self, pass: &Pass, batch: usize) -> BatchPlan {
         let span = pass.span(batch);
         let events: Vec<EventId> = pass.events[span.clone()].to_vec();
-        let negatives = negatives_of(&self.stream, pass, batch, &events);
-        logical_roots(&self.stream, pass.sampler.graph(), &events, &negatives, &mut self.roots);
+        let mut drawn = negatives_of(&self.stream, pass, batch, &events);
+        let given: &[NodeId] = if drawn.roots.is_empty() { &drawn.nodes } else { &[] };
+        logical_roots(&self.stream, pass.sampler.graph(), &events, given, &mut self.roots);
+        self.roots.append(&mut drawn.roots);
         let words = |purpose| Key::new(pass.seed, purpose).narrow([pass.epoch, batch as u32, 0, 0]);
         let global = GlobalBatch {
             number: batch,
@@ -258,26 +262,37 @@ impl EventStage {
             key: words(Purpose::Neighbor),
             sampler: &pass.sampler,
             cache: pass.cache.as_deref(),
-            known: if pass.is_training() { 2 * events.len() } else { self.roots.len() },
+            known: if pass.keeps_negatives() { self.roots.len() } else { 2 * events.len() },
         };
         let share = match &mut self.planner {
             Some(planner) => planner.share(&global, &mut self.scratch),
             None => whole_share(&global, &mut self.scratch),
         };
-        let commit = self.plan_commit(pass.mails_kept, &events, &share.rows);
+        let commit = match &self.planner {
+            Some(planner) => self.rank_commits.plan(pass.mail, &self.stream, &events, &share.rows, planner),
+            None => self.commits.plan(pass.mail, &self.stream, &events, &share.sample),
+        };
+        let seen = pass.edges.as_ref().map(|edges| pairs_seen(&self.stream, edges, &events, &drawn));
         let per_event = pass.negatives_per_event as usize;
-        let of_event = |&i: &u32| &negatives[i as usize * per_event..(i as usize + 1) * per_event];
+        let of_event = |&i: &u32| &drawn.nodes[i as usize * per_event..(i as usize + 1) * per_event];
+        let negatives = match self.planner {
+            Some(_) => share.mine.iter().flat_map(of_event).copied().collect(),
+            None => drawn.nodes,
+        };
         BatchPlan {
             batch,
             per_event,
             embeds: share.embeds,
             training: pass.is_training(),
             keep: dropout_masks(&self.stream, pass, &share.sample, words(Purpose::Dropout)),
-            negatives: share.mine.iter().flat_map(of_event).copied().collect(),
+            negatives,
+            negative_sources: drawn.sources,
+            candidates: drawn.candidates,
             events: share.mine.iter().map(|&i| events[i as usize]).collect(),
             sample: share.sample,
             rows: share.rows,
             embeddings: share.embeddings,
+            seen,
             commit,
             exchange: share.exchange,
             counts: share.counts,
@@ -288,87 +303,6 @@ impl EventStage {
     /// Distinct roots that were sampled, and that came from a cache, so far.
     pub fn root_counts(&self) -> (u64, u64) {
         self.scratch.counts()
-    }
-
-    /// What the batch's events leave behind: this rank's nodes' rows and mails, and the memory that travels for them.
-    fn plan_commit(&mut self, kept: MailsKept, events: &[EventId], rows: &[NodeId]) -> CommitPlan {
-        rows.iter().enumerate().for_each(|(row, node)| self.row_of[node.index()] = row as u32);
-        let mut endpoints = Vec::new(); // all ranks', each once, in order of appearance
-        let mut all: Vec<(u32, Mail)> = Vec::with_capacity(2 * events.len()); // (place of the owner in `endpoints`, mail)
-        for &event in events {
-            let nodes = [self.stream.source(event), self.stream.destination(event)];
-            for (end, peer) in [(0, 1), (1, 0)] {
-                let slot = &mut self.slot_of[nodes[end].index()];
-                if *slot == u32::MAX {
-                    *slot = endpoints.len() as u32;
-                    endpoints.push(nodes[end]);
-                }
-                all.push((*slot, unsent(nodes[peer], event, self.stream.time(event))));
-            }
-        }
-        if kept == MailsKept::Last {
-            all = last_of_each(all, endpoints.len());
-        }
-        let mails = all.into_iter().map(|(slot, mail)| (endpoints[slot as usize], mail)).collect();
-        let plan = self.route_mails(&endpoints, mails);
-        endpoints.iter().for_each(|node| self.slot_of[node.index()] = u32::MAX);
-        plan
-    }
-
-    /// Keeps what this rank writes, and notes whose committed memory it sends and gets.
-    ///
-    /// * `endpoints`: all ranks', each node's place in it in `slot_of`.
-    fn route_mails(&mut self, endpoints: &[NodeId], mails: Vec<(NodeId, Mail)>) -> CommitPlan {
-        let row_of = |node: &NodeId| self.row_of[node.index()];
-        let Some(planner) = &self.planner else {
-            let payload = mails.iter().map(|(_, mail)| self.slot_of[mail.peer.index()]).collect();
-            let rows = endpoints.iter().map(row_of).collect();
-            return CommitPlan { nodes: endpoints.to_vec(), rows, mails, payload, ..CommitPlan::default() };
-        };
-        let me = planner.me();
-        let nodes: Vec<NodeId> = endpoints.iter().copied().filter(|&node| planner.owner(node) == me).collect();
-        let rows = nodes.iter().map(row_of).collect();
-        for (place, node) in nodes.iter().enumerate() {
-            self.slot_of[node.index()] = place as u32;
-        }
-        let (peers, received) = self.routes_of(&mails, planner);
-        let mut first = HashMap::new(); // where each peer's memory begins among what is at hand
-        let mut end = nodes.len() as u32;
-        for (rank, list) in &peers.into {
-            first.insert(*rank, end);
-            end += list.len() as u32;
-        }
-        let place = |peer: NodeId| match received.get(&peer) {
-            Some((rank, at)) => first[rank] + at,
-            None => self.slot_of[peer.index()],
-        };
-        let mails: Vec<(NodeId, Mail)> = mails.into_iter().filter(|&(node, _)| planner.owner(node) == me).collect();
-        let payload = mails.iter().map(|(_, mail)| place(mail.peer)).collect();
-        CommitPlan { nodes, rows, mails, payload, peers }
-    }
-
-    /// Whose committed memory travels for mails, and from whom and at which place each node's comes.
-    fn routes_of(&self, mails: &[(NodeId, Mail)], planner: &Planner) -> (Routes<u32>, HashMap<NodeId, (Rank, u32)>) {
-        let (me, mut routes) = (planner.me(), Routes::default());
-        let mut sent: HashSet<(Rank, NodeId)> = HashSet::new();
-        let mut received: HashMap<NodeId, (Rank, u32)> = HashMap::new();
-        let mut counts: HashMap<Rank, u32> = HashMap::new();
-        for &(node, mail) in mails {
-            let (from, to) = (planner.owner(mail.peer), planner.owner(node));
-            if from == to {
-                continue;
-            }
-            if from == me && sent.insert((to, mail.peer)) {
-                routes.note(me, from, to, self.slot_of[mail.peer.index()]);
-            }
-            if to == me && !received.contains_key(&mail.peer) {
-                let count = counts.entry(from).or_default();
-                received.insert(mail.peer, (from, *count));
-                *count += 1;
-                routes.note(me, from, to, 0);
-            }
-        }
-        (routes, received)
     }
 }
 
@@ -386,18 +320,30 @@ fn whole_share(batch: &GlobalBatch<'_>, scratch: &mut SampleScratch) -> Share {
     }
 }
 
-/// Keeps the last mail of each of `owners` owners; what is kept stays in order of the owners.
-fn last_of_each(mails: Vec<(u32, Mail)>, owners: usize) -> Vec<(u32, Mail)> {
-    let mut last = vec![None; owners];
-    for mail in mails {
-        last[mail.0 as usize] = Some(mail);
-    }
-    last.into_iter().flatten().collect()
+/// A batch's negatives.
+#[derive(Default)]
+struct DrawnNegatives {
+    nodes: Vec<NodeId>,
+    sources: Vec<NodeId>,
+    candidates: Vec<u32>,
+    /// Their roots, where these are not the negatives at their events' times.
+    roots: Vec<Root>,
 }
 
-fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[EventId]) -> Vec<NodeId> {
+impl DrawnNegatives {
+    /// Which of the batch's `count` events each negative belongs to.
+    fn events(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
+        let even = self.nodes.len() / count.max(1);
+        (0..count).flat_map(move |i| {
+            let own = self.candidates.get(i).map_or(even, |&candidates| candidates as usize);
+            std::iter::repeat_n(i, own)
+        })
+    }
+}
+
+fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[EventId]) -> DrawnNegatives {
     let per_event = pass.negatives_per_event;
-    match &pass.negatives {
+    let nodes = match &pass.negatives {
         Negatives::Given(nodes) => {
             let span = pass.span(batch);
             nodes[span.start * per_event as usize..span.end * per_event as usize].to_vec()
@@ -409,7 +355,49 @@ fn negatives_of(stream: &EventStream, pass: &Pass, batch: usize, events: &[Event
             };
             events.iter().flat_map(of_event).collect()
         }
+        Negatives::Edges(sampler) => return negative_edges(stream, events, sampler),
+        Negatives::Sets(ranked) => return candidates_of(stream, events, ranked),
+    };
+    DrawnNegatives { nodes, ..DrawnNegatives::default() }
+}
+
+fn negative_edges(stream: &EventStream, events: &[EventId], sampler: &EdgeSampler) -> DrawnNegatives {
+    let (sources, nodes): (Vec<NodeId>, Vec<NodeId>) = sampler.sample(events).into_iter().unzip();
+    let at = |(&node, &event): (&NodeId, &EventId)| Root { node, time: stream.time(event), before: None };
+    let roots = nodes.iter().zip(events).chain(sources.iter().zip(events)).map(at).collect();
+    DrawnNegatives { nodes, sources, roots, candidates: Vec::new() }
+}
+
+fn candidates_of(stream: &EventStream, events: &[EventId], ranked: &RankedEvents) -> DrawnNegatives {
+    let mut drawn = DrawnNegatives::default();
+    for &event in events {
+        let wanted = ranked.only.as_ref().is_none_or(|only| only.binary_search(&event).is_ok());
+        let set = if wanted { ranked.sets.of(event) } else { Vec::new() };
+        let time = if ranked.timeless { visible_time(stream, events, event) } else { stream.time(event) };
+        drawn.candidates.push(set.len() as u32);
+        drawn.roots.extend(set.iter().map(|&node| Root { node, time, before: None }));
+        drawn.nodes.extend(set);
     }
+    drawn
+}
+
+/// One time for all of a batch's events that see the same: everything before the batch. An event that ties with the last
+/// one before the batch sees less, and keeps its own.
+fn visible_time(stream: &EventStream, events: &[EventId], event: EventId) -> Timestamp {
+    let (first, last) = (events[0], events[events.len() - 1]);
+    let tied = first.0 > 0 && stream.time(EventId(first.0 - 1)) == stream.time(event);
+    stream.time(if tied { event } else { last })
+}
+
+/// Whether each event's own pair, then each negative one, is in the memory of edges.
+fn pairs_seen(stream: &EventStream, edges: &EdgeMemory, events: &[EventId], drawn: &DrawnNegatives) -> Vec<bool> {
+    let memories: Vec<_> = events.iter().map(|&event| edges.at(stream.time(event), events[0])).collect();
+    let own = (0..events.len()).map(|i| (i, stream.source(events[i]), stream.destination(events[i])));
+    let others = drawn.events(events.len()).zip(&drawn.nodes).enumerate().map(|(at, (i, &node))| {
+        let source = drawn.sources.get(at).copied().unwrap_or_else(|| stream.source(events[i]));
+        (i, source, node)
+    });
+    own.chain(others).map(|(i, source, destination)| memories[i].contains(source, destination)).collect()
 }
 
 /// A batch's logical roots, into a buffer at hand: sources, destinations, then negatives, each at its event's time.

@@ -8,6 +8,7 @@
 //! state may lack the commits of the s batches before, its parameters their steps, and the endpoints' rows are read again at the
 //! state commit.
 
+pub mod commit;
 mod config;
 pub mod event;
 pub mod exchange;
@@ -15,6 +16,8 @@ pub mod features;
 pub mod frontier;
 pub mod gather;
 pub mod handover;
+mod rank_commit;
+mod slots;
 pub mod state;
 pub mod sync;
 pub mod wire;
@@ -159,7 +162,7 @@ impl Pipeline {
         if let Running::Ahead(workers) = &self.running {
             workers.committing();
         }
-        self.writer.commit(&self.memory, &batch.plan, embedded, model, (rows, self.peers.as_ref()))?;
+        self.writer.commit(&self.memory, batch, embedded, model, (rows, self.peers.as_ref()))?;
         if let Running::Ahead(workers) = &self.running {
             workers.committed();
         }

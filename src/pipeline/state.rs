@@ -9,7 +9,7 @@ use super::event::BatchPlan;
 use super::exchange::{self, Peers};
 use super::features::Features;
 use super::gather::Gather;
-use super::lock;
+use super::{lock, slots};
 use crate::device::stream::Event;
 use crate::error::Result;
 use crate::memory::{NodeMemory, StateCommit};
@@ -18,7 +18,7 @@ use crate::sampler::{Hop, SampleHash};
 use std::sync::{Arc, Mutex};
 use tch::Tensor;
 use tidemill_models::input::{Embedded, LayerInput, LossReduction, ModelInput, PairInput};
-use tidemill_models::model::{Model, Payload};
+use tidemill_models::model::{MailKeeping, Model, Payload, StateSpec};
 
 /// A batch whose state was read: all that the gradient stage needs.
 pub struct ReadyBatch {
@@ -47,6 +47,8 @@ pub struct PreparedBatch {
 pub struct StateReader {
     gather: Gather,
     root_time: bool,
+    absolute_time: bool,
+    keeping: MailKeeping,
     loss: LossReduction,
     node_features: Option<Tensor>,
     features: Features,
@@ -65,8 +67,9 @@ impl StateReader {
     /// A reader for `model`.
     pub fn new(gather: Gather, model: &dyn Model, loss: LossReduction) -> StateReader {
         let (node_features, features) = (gather.node_features(), Features::new(gather.stream.clone()));
-        let root_time = model.spec().root_time;
-        StateReader { gather, root_time, loss, node_features, features, among: None, most_copied: 0 }
+        let StateSpec { root_time, absolute_time, mail_keeping: keeping, .. } = model.spec();
+        let (among, most_copied) = (None, 0);
+        StateReader { gather, root_time, absolute_time, keeping, loss, node_features, features, among, most_copied }
     }
 
     /// Makes ready for a pass on one of several ranks; no copies are left from an earlier one.
@@ -112,11 +115,19 @@ impl StateReader {
         for (layer, hop) in layers.iter_mut().rev().zip(&plan.sample.hops) {
             self.date(layer, hop, memory);
         }
+        let (mail, slots) = match self.keeping {
+            MailKeeping::UntilApplied => (self.gather.mail(&plan.rows, memory, &self.features), None),
+            MailKeeping::Latest(slots) => {
+                let tick = self.gather.stream.meta().tick;
+                (slots::no_mail(memory), Some(slots::read(&plan.sample.hops[0], memory, tick, slots)))
+            }
+        };
         let features = |table: &Tensor| table.index_select(0, &self.gather.nodes(&plan.rows));
         let input = ModelInput {
             memory: memory.rows(&plan.rows),
             node_features: self.node_features.as_ref().map(features),
-            mail: self.gather.mail(&plan.rows, memory, &self.features),
+            mail,
+            slots,
             layers,
         };
         if self.among.is_some() {
@@ -143,6 +154,7 @@ impl StateReader {
             valid: self.gather.send(Tensor::from_slice(&valid).view([r, k])),
             dt: self.elapsed(hop, |root, _| hop.roots[root].time.0),
             root_dt: Tensor::zeros([r], (shape.kind, shape.device)),
+            since_origin: None,
             edge_features: self.gather.edge_features(&self.features, &hop.event, &valid, &[r, k]),
             keep: keep.map(|keep| kept(keep).view([r, heads, k])),
         }
@@ -152,6 +164,9 @@ impl StateReader {
     fn date(&self, layer: &mut LayerInput, hop: &Hop, memory: &NodeMemory) {
         let since = hop.roots.iter().map(|root| root.time.0 - memory.next_update(root.node).0);
         layer.root_dt = self.gather.seconds(since);
+        let origin = memory.origin().0;
+        let absolute = || self.gather.seconds(hop.roots.iter().map(|root| root.time.0 - origin));
+        layer.since_origin = self.absolute_time.then(absolute);
         if !self.root_time {
             layer.dt = self.elapsed(hop, |_, slot| memory.next_update(hop.neighbor[slot]).0);
         }
@@ -175,10 +190,17 @@ impl StateReader {
         PairInput {
             source: of(0..b),
             destination: of(b..2 * b),
-            negative: of(2 * b..plan.embeddings.len()),
+            negative: of(2 * b..2 * b + plan.negatives.len()),
             events: plan.all.len() as f64,
             loss: self.loss,
+            seen: plan.seen.as_ref().map(|seen| self.answers(seen, b)),
         }
+    }
+
+    /// What is known of the pairs, `[B]` and `[B * n]`: 1 or 0.
+    fn answers(&self, seen: &[bool], events: usize) -> [Tensor; 2] {
+        [&seen[..events], &seen[events..]]
+            .map(|seen| self.gather.floats(seen.iter().map(|&seen| f64::from(u8::from(seen)))))
     }
 }
 
@@ -187,6 +209,7 @@ pub struct StateWriter {
     gather: Gather,
     features: Features,
     payload: Payload,
+    keeping: MailKeeping,
 }
 
 /// Which rows the state commit makes the memory.
@@ -201,7 +224,8 @@ pub enum CommitRows {
 impl StateWriter {
     /// A writer for `model`.
     pub fn new(gather: Gather, model: &dyn Model) -> StateWriter {
-        StateWriter { features: Features::new(gather.stream.clone()), gather, payload: model.spec().payload }
+        let StateSpec { payload, mail_keeping: keeping, .. } = model.spec();
+        StateWriter { features: Features::new(gather.stream.clone()), gather, payload, keeping }
     }
 
     /// The state commit of a batch: steps 3 and 4 of a TGN step. An owner alone writes its nodes; of other ranks' it needs no
@@ -212,28 +236,47 @@ impl StateWriter {
     pub fn commit(
         &self,
         memory: &Mutex<NodeMemory>,
-        plan: &BatchPlan,
+        batch: &ReadyBatch,
         embedded: &Embedded,
         model: &dyn Model,
         (rows, peers): (CommitRows, Option<&Peers>),
     ) -> Result<()> {
-        assert!(self.payload == Payload::MemoryRow, "a model whose mails carry embeddings is refused at start");
+        let plan = &batch.plan.commit;
+        let of = |from: &Tensor, at: &[u32]| from.index_select(0, &self.gather.rows(at));
+        if let MailKeeping::Latest(slots) = self.keeping {
+            let z = embedded.z.detach(); // neither rows nor mails depend on what is in memory now
+            let (rows, payload) = (of(&z, &plan.rows), self.pairs(batch, &z));
+            let commit = StateCommit { nodes: &plan.nodes, rows: &rows, mails: &plan.mails, payload: &payload };
+            lock(memory).commit_slots(&commit, &plan.times, slots);
+            return Ok(());
+        }
         let committed = match rows {
-            CommitRows::AsRead => embedded.rows.detach().index_select(0, &self.gather.rows(&plan.commit.rows)),
-            CommitRows::ReadAgain => self.read_again(&lock(memory), plan, model),
+            CommitRows::AsRead => of(&embedded.rows.detach(), &plan.rows),
+            CommitRows::ReadAgain => self.read_again(&lock(memory), &batch.plan, model),
         };
-        let sent = match peers {
-            Some(peers) => peers.exchange_memory(plan, &committed)?,
-            None => committed.shallow_clone(),
+        let payload = match self.payload {
+            Payload::MemoryRow => match peers {
+                Some(peers) => of(&peers.exchange_memory(&batch.plan, &committed)?, &plan.payload_rows),
+                None => of(&committed, &plan.payload_rows),
+            },
+            _ => of(&embedded.carried.as_ref().unwrap_or(&embedded.z).detach(), &plan.payload_rows),
         };
-        let payload = sent.index_select(0, &self.gather.rows(&plan.commit.payload));
         let encode = |elapsed: &[i64]| {
             self.gather.shape.code_dim?;
             Some(model.encode_mail_time(&self.gather.seconds(elapsed.iter().copied())))
         };
-        let (nodes, mails) = (&plan.commit.nodes, &plan.commit.mails);
+        let (nodes, mails) = (&plan.nodes, &plan.mails);
         lock(memory).commit(&StateCommit { nodes, rows: &committed, mails, payload: &payload }, encode);
         Ok(())
+    }
+
+    /// What the mails of a batch carry of its events' two embeddings.
+    fn pairs(&self, batch: &ReadyBatch, z: &Tensor) -> Tensor {
+        let events = &batch.plan.events;
+        let valid = vec![true; events.len()];
+        let features = self.gather.edge_features(&self.features, events, &valid, &[events.len() as i64]);
+        let ends = (&batch.pairs.source, &batch.pairs.destination);
+        slots::payload(self.payload, &batch.plan.commit, z, ends, features.as_ref())
     }
 
     /// `[C, D_m]`: the endpoints' rows from the state as it is.

@@ -10,6 +10,8 @@ pub enum Strategy {
     /// The latest K (TGN's choice).
     #[default]
     Recent,
+    /// The first K (TGAT's code without its uniform draws).
+    Oldest,
     /// K independent uniform draws, with replacement (TGAT's choice).
     Uniform,
 }
@@ -23,6 +25,17 @@ pub enum SameBatch {
     Hidden,
     /// Yes, if strictly earlier in time.
     Visible,
+}
+
+/// Whether a root sees the newest event that it may see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Latest {
+    /// Yes.
+    #[default]
+    Visible,
+    /// No: all but that one (TGAT's code).
+    Dropped,
 }
 
 /// The time at which a neighbor is itself sampled, one hop deeper.
@@ -46,6 +59,8 @@ pub struct SamplerConfig {
     pub neighbors: Vec<usize>,
     /// Whether a batch's own events are visible.
     pub same_batch: SameBatch,
+    /// Whether the newest visible event is.
+    pub latest: Latest,
     /// The time of deeper hops.
     pub hop_time: HopTime,
     /// Whether samples of positive roots are kept from one epoch to the next (`recent` only).
@@ -60,6 +75,7 @@ impl Default for SamplerConfig {
             strategy: Strategy::default(),
             neighbors: vec![10],
             same_batch: SameBatch::default(),
+            latest: Latest::default(),
             hop_time: HopTime::default(),
             cache: true,
             cache_bytes: ByteSize(1 << 30),
@@ -112,6 +128,7 @@ mod tests {
             strategy = "uniform"
             neighbors = [20, 10]
             same_batch = "visible"
+            latest = "dropped"
             hop_time = "root"
             cache = false
             cache_bytes = "64MiB"
@@ -121,6 +138,7 @@ mod tests {
             strategy: Strategy::Uniform,
             neighbors: vec![20, 10],
             same_batch: SameBatch::Visible,
+            latest: Latest::Dropped,
             hop_time: HopTime::Root,
             cache: false,
             cache_bytes: ByteSize(64 << 20),
@@ -132,7 +150,7 @@ mod tests {
 
     #[test]
     fn refuses_the_impossible() {
-        for text in ["strategy = \"latest\"", "fanout = [10]", "neighbors = [-1]", "cache_bytes = \"much\""] {
+        for text in ["strategy = \"newest\"", "fanout = [10]", "neighbors = [-1]", "cache_bytes = \"much\""] {
             assert!(toml::from_str::<SamplerConfig>(text).is_err(), "{text}");
         }
         let with = |neighbors: &[usize]| {

@@ -19,6 +19,7 @@ pub mod block;
 pub mod cache;
 pub mod config;
 mod dedup;
+pub mod edge_memory;
 pub mod hash;
 #[cfg(test)]
 mod real_streams;
@@ -30,7 +31,7 @@ mod uniform;
 
 pub use block::{Hop, Root, Sample};
 pub use cache::SampleCache;
-pub use config::{HopTime, SameBatch, SamplerConfig, SamplerConfigError, Strategy};
+pub use config::{HopTime, Latest, SameBatch, SamplerConfig, SamplerConfigError, Strategy};
 pub use hash::{Role, SampleHash};
 
 use crate::graph::{Entry, Tcsr};
@@ -94,6 +95,12 @@ impl Sampler {
     pub fn new(config: &SamplerConfig, graph: Arc<Tcsr>, tick: Tick) -> Sampler {
         config.validate().expect("a sampler's configuration is validated before use");
         Sampler { config: config.clone(), graph, tick, pool: None, serial_below: SERIAL_BELOW }
+    }
+
+    /// A sampler that finds no neighbors: roots are numbered, that is all.
+    pub fn without_neighbors(graph: Arc<Tcsr>, tick: Tick) -> Sampler {
+        let config = SamplerConfig { neighbors: vec![0], cache: false, ..SamplerConfig::default() };
+        Sampler { config, graph, tick, pool: None, serial_below: usize::MAX }
     }
 
     /// The same sampler on `pool`.
@@ -178,6 +185,11 @@ impl Sampler {
     /// Finds the neighbors of some roots of hop `h`, in parallel if they are many.
     fn select(&self, h: u32, hop: &mut Hop, which: Range<usize>, first_event: EventId, key: Key) {
         let (k, draw) = (hop.fanout, Draw { h, first_event, key });
+        if k == 0 {
+            let find =
+                |root: &mut Root| root.before = root.before.or_else(|| Some(self.graph.search(root.node, root.time)));
+            return hop.roots[which].iter_mut().for_each(find);
+        }
         let slots = which.start * k..which.end * k;
         let part = Part {
             roots: &mut hop.roots[which.clone()],
@@ -229,7 +241,7 @@ impl Sampler {
                 let (row, count) = (self.graph.row(root.node), usize::from(count));
                 let slots = Slots { neighbor, event, time };
                 match self.config.strategy {
-                    Strategy::Recent => recent::take(row, count, slots),
+                    Strategy::Recent | Strategy::Oldest => recent::take(row, count, slots),
                     Strategy::Uniform => uniform::take(row, count, slots),
                 }
             }
@@ -243,6 +255,7 @@ impl Sampler {
         let visible = self.visible(root, draw.first_event);
         match self.config.strategy {
             Strategy::Recent => recent::choose(visible, places),
+            Strategy::Oldest => recent::choose(&visible[..visible.len().min(places.len())], places),
             Strategy::Uniform => {
                 let key = draw.key.at(root.node.0, self.tick.nanoseconds(root.time), draw.h);
                 uniform::choose(visible, key, places)
@@ -254,11 +267,15 @@ impl Sampler {
     #[inline]
     fn visible(&self, root: &Root, first_event: EventId) -> &[Entry] {
         let earlier = &self.graph.row(root.node)[..root.before.expect("found for every root first") as usize];
-        match (self.config.same_batch, earlier.last()) {
+        let visible = match (self.config.same_batch, earlier.last()) {
             (SameBatch::Hidden, Some(last)) if last.event >= first_event => {
                 &earlier[..earlier.partition_point(|entry| entry.event < first_event)]
             }
             _ => earlier,
+        };
+        match (self.config.latest, visible.split_last()) {
+            (Latest::Dropped, Some((_, older))) => older,
+            _ => visible,
         }
     }
 

@@ -54,6 +54,7 @@ fn naive(
     let k = config.neighbors[h as usize];
     match config.strategy {
         Strategy::Recent => visible[visible.len().saturating_sub(k)..].to_vec(),
+        Strategy::Oldest => visible[..visible.len().min(k)].to_vec(),
         Strategy::Uniform if visible.is_empty() => Vec::new(),
         Strategy::Uniform => {
             let key = key.at(root.node.0, sampler.tick.nanoseconds(root.time), h);

@@ -115,10 +115,14 @@ fn expected(
     root: &Root,
     first: EventId,
 ) -> Vec<(NodeId, EventId, Timestamp)> {
-    let visible = events.visible(root.node, root.time, config.same_batch, first);
+    let mut visible = events.visible(root.node, root.time, config.same_batch, first);
+    if config.latest == Latest::Dropped {
+        visible.pop();
+    }
     let k = config.neighbors[h];
     match config.strategy {
         Strategy::Recent => visible[visible.len().saturating_sub(k)..].to_vec(),
+        Strategy::Oldest => visible[..visible.len().min(k)].to_vec(),
         Strategy::Uniform if visible.is_empty() => Vec::new(),
         Strategy::Uniform => {
             let key = key().at(root.node.0, root.time.0.wrapping_mul(1_000_000_000), h as u32);
@@ -277,13 +281,15 @@ fn the_time_of_the_second_hop() {
 }
 
 fn any_config() -> impl proptest::prelude::Strategy<Value = SamplerConfig> {
-    let pick = |a: bool, hidden: bool, edge: bool, neighbors: Vec<usize>| {
-        let strategy = if a { Strategy::Recent } else { Strategy::Uniform };
+    let pick = |a: u8, dropped: bool, hidden: bool, edge: bool, neighbors: Vec<usize>| {
+        let strategy = [Strategy::Recent, Strategy::Uniform, Strategy::Oldest][usize::from(a)];
+        let latest = if dropped { Latest::Dropped } else { Latest::Visible };
         let same_batch = if hidden { SameBatch::Hidden } else { SameBatch::Visible };
-        config(strategy, &neighbors, same_batch, if edge { HopTime::Edge } else { HopTime::Root })
+        let hop_time = if edge { HopTime::Edge } else { HopTime::Root };
+        SamplerConfig { latest, ..config(strategy, &neighbors, same_batch, hop_time) }
     };
-    (any::<bool>(), any::<bool>(), any::<bool>(), prop::collection::vec(1usize..6, 1..4))
-        .prop_map(move |(a, b, c, d)| pick(a, b, c, d))
+    (0..3u8, any::<bool>(), any::<bool>(), any::<bool>(), prop::collection::vec(1usize..6, 1..4))
+        .prop_map(move |(a, b, c, d, e)| pick(a, b, c, d, e))
 }
 
 proptest! {
@@ -556,4 +562,67 @@ fn a_foreign_record_is_not_served() {
         assert_eq!(scratch.counts().1 > before.1, served, "batch {batch}");
         assert_eq!(scratch.counts().0 == before.0, served, "batch {batch}");
     }
+}
+
+/// Without neighbors the distinct nodes are read, each root points to its own, and hashes tell roots apart.
+#[test]
+fn no_neighbors() {
+    let events = Events::random(20, 200);
+    let graph = events.graph();
+    let roots = events.roots(&graph, 100..150);
+    let sampler = Sampler::without_neighbors(graph, TICK);
+    let sample = sampler.sample(&roots, EventId(100), key(), &mut SampleScratch::default());
+    let hop = &sample.hops[0];
+    assert_eq!((sample.hops.len(), hop.fanout, hop.edges(), hop.neighbor.len()), (1, 0, 0, 0));
+    for (root, &at) in roots.iter().zip(&sample.root_of) {
+        assert_eq!(hop.roots[at as usize].node, root.node);
+        assert_eq!(sample.rows[hop.below_root[at as usize] as usize], root.node);
+    }
+    assert_eq!(sample.rows, first_seen(roots.iter().map(|root| root.node)));
+    assert_ne!(events.hash(&sample, 100..150), SampleHash::default());
+}
+
+/// Every pair, at every event of a stream with ties, against a search through all events.
+#[test]
+fn edge_memory_equals_brute_force() {
+    use super::edge_memory::{EdgeMemory, Window};
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/shared.csv");
+    let stream = tidemill_data::load(&tidemill_data::DataConfig::of(&path), &mut |_| {}).expect("a stream");
+    let all: Vec<EventId> = (0..stream.len() as u32).map(EventId).filter(|event| event.0 % 7 != 3).collect();
+    let row = |event: &EventId| (stream.source(*event), stream.destination(*event), stream.time(*event));
+    let quantile = |times: &[i64], q: f64| {
+        let place = q * (times.len() - 1) as f64;
+        let (a, b) = (times[place.floor() as usize] as f64, times[place.ceil() as usize] as f64);
+        a + (b - a) * place.fract()
+    };
+    let train: Vec<i64> = all[..200].iter().map(|event| row(event).2.0).collect();
+    let lasted = train[199] as f64 - quantile(&train, 0.7);
+    let windows = [Window::All, Window::Latest(0.3), Window::lasting(&stream, &all[..200], 0.3)];
+    let (mut yes, mut no) = (0, 0);
+    for (window, same_batch) in
+        windows.into_iter().flat_map(|w| [SameBatch::Hidden, SameBatch::Visible].map(|s| (w, s)))
+    {
+        let memory = EdgeMemory::new(&stream, &all, window, same_batch);
+        for event in (0..stream.len() as u32).step_by(3).map(EventId) {
+            let (first, time) = (EventId(event.0 / 40 * 40), stream.time(event));
+            let past: Vec<_> = (all.iter())
+                .filter(|&&e| row(&e).2 < time && (same_batch == SameBatch::Visible || e < first))
+                .map(row)
+                .collect();
+            let times: Vec<i64> = past.iter().map(|p| p.2.0).collect();
+            let from = match window {
+                Window::Latest(share) if !times.is_empty() => quantile(&times, 1.0 - share),
+                Window::Lasting(_) if !times.is_empty() => times[times.len() - 1] as f64 - lasted,
+                _ => f64::NEG_INFINITY,
+            };
+            let remembered = memory.at(time, first);
+            for pair in 0..stream.nodes() * stream.nodes() {
+                let (s, d) = (NodeId(pair / stream.nodes()), NodeId(pair % stream.nodes()));
+                let want = past.iter().any(|p| (p.0, p.1) == (s, d) && p.2.0 as f64 >= from);
+                assert_eq!(remembered.contains(s, d), want, "{window:?}, {same_batch:?}, {event:?}, {s:?}-{d:?}");
+                if want { yes += 1 } else { no += 1 }
+            }
+        }
+    }
+    assert!(yes > 1000 && no > 1000, "{yes} remembered, {no} not");
 }

@@ -36,7 +36,7 @@ pub struct EpochRecord {
     pub loss: f64,
     /// Validation metrics.
     pub val: SplitMetrics,
-    /// The validation AP that early stopping compares.
+    /// What early stopping compares: the validation AP, or MRR where events are ranked one against many.
     pub val_ap: f64,
     /// Seconds of training, evaluation excluded.
     pub seconds: f64,
@@ -90,7 +90,7 @@ impl History {
 
     /// Closes the epoch and moves to the next.
     pub fn close_epoch(&mut self, val: SplitMetrics, state_hash: String, average: Average) -> &EpochRecord {
-        let val_ap = val.ap(average);
+        let val_ap = val.score(average);
         let best_before = self.epochs.iter().map(|epoch| epoch.val_ap).fold(f64::NEG_INFINITY, f64::max);
         self.epochs.push(EpochRecord {
             epoch: self.epoch,

@@ -9,17 +9,20 @@ pub mod checkpoint;
 mod commits;
 pub mod config;
 pub mod durable;
+mod family;
 mod history;
 mod hooks;
 mod kept_samples;
 mod measure;
 pub mod metrics_log;
+pub mod node_task;
 pub mod peak_rss;
 pub mod progress;
 mod ranks;
 mod report;
 mod run;
 pub mod run_folder;
+mod scoring;
 mod setup;
 pub mod signals;
 mod state_hash;
@@ -30,6 +33,7 @@ mod whole_state;
 pub use config::TrainConfig;
 pub use history::{EpochRecord, History};
 pub use hooks::{Hooks, TrainedBatch};
+pub use node_task::NodeClassification;
 pub use run::Console;
 pub use setup::{Passes, PhiloxDraw};
 pub use summary::Summary;
@@ -38,7 +42,7 @@ use crate::comms::Communicator;
 use crate::config::Config;
 use crate::device;
 use crate::error::Result;
-use crate::eval::{self, SplitScores};
+use crate::eval;
 use crate::pipeline::Pipeline;
 use crate::partition::PartitionTable;
 use crate::pipeline::event::Pass;
@@ -170,70 +174,18 @@ impl Trainer {
         Ok(())
     }
 
-    /// Scores a pass without training; the state advances by its events.
-    ///
-    /// # Errors
-    /// A score that is not finite.
-    pub fn score_split(&mut self, pass: &Pass) -> Result<SplitScores> {
-        let pass = &self.among_owners(pass);
-        self.open_bar("evaluation", pass, &(0..pass.batches()));
-        self.pipeline.start(pass.clone(), 0..pass.batches());
-        let (mut scores, mut events) = (SplitScores::default(), 0u64);
-        let started = Instant::now();
-        while let Some(batch) = self.pipeline.next_batch()? {
-            let embedded = self.model.embed(&batch.input, Mode::Eval);
-            self.pipeline.commit_state(&batch, &embedded, &*self.model)?;
-            self.pipeline.commit_parameters();
-            let z = self.pipeline.exchange_embeddings(&batch, &embedded.z)?;
-            let (positive, negative) = self.model.logits(&z, &batch.pairs);
-            scores.push(&batch.plan.events, &positive, &negative)?;
-            events += batch.plan.all.len() as u64;
-            self.advance_bar(events, None);
-        }
-        let mut scores = self.gather_scores(scores)?;
-        scores.seconds = started.elapsed().as_secs_f64();
-        self.close_bar();
-        Ok(scores)
-    }
-
     /// Scores the validation and the test split with the best state.
     ///
     /// The checkpoint comes first: a run that is given more epochs goes on from the last one, not from the best.
     fn finish(&mut self) -> Result<Summary> {
         self.checkpoint()?;
-        self.restore_best()?;
+        self.return_to_best()?;
         let val = self.metrics_of(&self.passes.val.clone())?;
         let test = self.metrics_of(&self.passes.test.clone())?;
         self.log("eval", &serde_json::json!({ "epoch": self.best_epoch(), "val": val, "test": test }))?;
         let summary = self.summarise(&val, &test);
         self.write_summary(&summary)?;
         Ok(summary)
-    }
-
-    /// Metrics of a split, scored from the state as it stands; new nodes too, the way the configuration asks.
-    pub fn metrics_of(&mut self, pass: &Pass) -> Result<eval::SplitMetrics> {
-        let separate = self.config.eval.new_node == eval::NewNode::SeparatePass;
-        let new_nodes = if separate { self.score_new_nodes_apart(pass)? } else { None };
-        let scores = self.score_split(pass)?;
-        let mut metrics =
-            eval::SplitMetrics::of(&scores, &self.stream, &self.split.new_nodes, self.config.eval.new_node);
-        if separate {
-            metrics.new_node = new_nodes;
-        }
-        Ok(metrics)
-    }
-
-    /// Scores the events that touch a new node from a copy of the state, which is dropped.
-    fn score_new_nodes_apart(&mut self, pass: &Pass) -> Result<Option<eval::LinkMetrics>> {
-        let touches_new = |&event: &_| eval::touches(&self.stream, &self.split.new_nodes, event);
-        let events: Vec<_> = pass.events.iter().copied().filter(touches_new).collect();
-        if events.is_empty() {
-            return Ok(None);
-        }
-        let (kept, owners) = (self.store_state()?, self.owners.clone());
-        let scores = self.score_split(&Pass { events: events.into(), cache: None, ..pass.clone() })?;
-        self.put_state(&[&kept], owners)?;
-        Ok(Some(scores.metrics()))
     }
 }
 

@@ -19,6 +19,7 @@ impl Trainer {
     /// # Errors
     /// A score that is not finite.
     pub fn score_best(&mut self, test: bool) -> Result<(SplitMetrics, Option<SplitMetrics>)> {
+        self.return_to_best()?;
         let val = self.metrics_of(&self.passes.val.clone())?;
         let test = if test { Some(self.metrics_of(&self.passes.test.clone())?) } else { None };
         Ok((val, test))

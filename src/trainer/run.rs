@@ -110,12 +110,14 @@ impl Trainer {
 
     pub(super) fn log_epoch(&mut self, epoch: &EpochRecord) -> Result<()> {
         self.log("epoch", &serde_json::to_value(epoch).expect("an epoch has a JSON form"))?;
+        let val = match epoch.val.mrr {
+            Some(mrr) => format!("val MRR {:.4}", mrr.mrr),
+            None => format!("val AP {:.4}, AUC {:.4}", epoch.val_ap, epoch.val.links.auc),
+        };
         let line = format!(
-            "epoch {}: loss {:.4}, val AP {:.4}, AUC {:.4}, {:.1} s, {:.0} events/s{}",
+            "epoch {}: loss {:.4}, {val}, {:.1} s, {:.0} events/s{}",
             epoch.epoch,
             epoch.loss,
-            epoch.val_ap,
-            epoch.val.links.auc,
             epoch.seconds,
             epoch.train_events_per_s,
             if epoch.is_best { " (best)" } else { "" }

@@ -1,22 +1,26 @@
 //! From a configuration to a trainer: stream, split, graphs, passes, model, state.
 
 use super::commits::Syncing;
+use super::family;
 use super::{History, Hooks, Trainer};
 use crate::comms::Communicator;
-use crate::config::Config;
+use crate::config::{Config, ModelName};
 use crate::dependency::Weights;
 use crate::device;
 use crate::error::{Error, Result};
+use crate::eval::NegativeKind;
 use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
 use crate::partition::Rank;
-use crate::pipeline::event::{Among, Dropout, EventStage, MailsKept, Negatives, Pass};
+use crate::pipeline::commit::MailRule;
+use crate::pipeline::event::{Among, Dropout, EventStage, Negatives, Pass, RankedEvents};
 use crate::pipeline::gather::Gather;
 use crate::pipeline::state::{StateReader, StateWriter};
 use crate::pipeline::sync::{SyncStage, Word};
 use crate::pipeline::workers::Stages;
 use crate::pipeline::{Pipeline, wire};
 use crate::sampler::Sampler;
+use crate::sampler::{SameBatch, Strategy};
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,15 +28,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use tidemill_data::id::EventId;
-use tidemill_data::negative::{NegativeSampler, Scored};
+use tidemill_data::negative::{
+    CandidateRule, CandidateSets, EdgeRule, EdgeSampler, NegativeSampler, Scored, sample_events,
+};
 use tidemill_data::philox::{Key, Purpose};
 use tidemill_data::split::Split;
 use tidemill_data::stream::EventStream;
-use tidemill_models::message::Aggregator;
-use tidemill_models::model::{Model, StateSpec};
+use tidemill_models::model::{MailKeeping, MailTargets, Model, Payload, StateSpec};
 use tidemill_models::optimizer::{Optimizer, OptimizerConfig};
 use tidemill_models::parameters::Draw;
-use tidemill_models::tgn::{FeatureDims, Tgn};
 
 /// The passes that a run makes over its stream.
 pub struct Passes {
@@ -50,10 +54,19 @@ impl Passes {
     }
 
     fn new(config: &Config, stream: &EventStream, split: &Split, spec: &StateSpec, ranks: usize) -> Result<Passes> {
-        let all: Vec<EventId> = (0..stream.len() as u32).map(EventId).collect();
+        let all: Arc<[EventId]> = (0..stream.len() as u32).map(EventId).collect();
         let whole = Arc::new(Tcsr::build(stream, &all));
         let training = if split.masked == 0 { whole.clone() } else { Arc::new(Tcsr::build(stream, &split.train)) };
-        let sampler = |graph| Arc::new(Sampler::new(&config.sampler, graph, stream.meta().tick));
+        let sampler = |graph| {
+            let tick = stream.meta().tick;
+            let reads_neighbors = spec.layers > 0;
+            Arc::new(match reads_neighbors {
+                true => Sampler::new(&config.sampler, graph, tick),
+                false => Sampler::without_neighbors(graph, tick),
+            })
+        };
+        let edges = |events: &[EventId]| family::edge_memory(spec, config, stream, split, events);
+        let (met_in_training, met_later) = (edges(&split.train), edges(&all));
         let (seen_in_training, seen_later) = (sampler(training), sampler(whole));
         let avoid = config.train.avoid_positive;
         for (name, events) in [("validation", split.val.len()), ("test", split.test.len())] {
@@ -77,12 +90,18 @@ impl Passes {
                 batch_size: config.eval_batch_size(),
                 sampler: seen_later.clone(),
                 cache: None,
-                negatives: negatives(&config.eval.candidates, scored, eval_key)?,
+                negatives: match config.eval.negatives {
+                    NegativeKind::Random => negatives(&config.eval.candidates, scored, eval_key)?,
+                    NegativeKind::Historical => negative_edges(stream, split, EdgeRule::Historical, &all, eval_key),
+                    NegativeKind::Inductive => negative_edges(stream, split, EdgeRule::Inductive, &all, eval_key),
+                    NegativeKind::Tgb => ranked(config, stream, split, (range, scored), spec)?,
+                },
                 negatives_per_event: 1,
                 seed: config.seed,
                 epoch: 0,
                 dropout: None,
-                mails_kept: mails_kept(spec),
+                mail: MailRule::of(spec),
+                edges: met_later.clone(),
                 partition: None,
             })
         };
@@ -97,7 +116,8 @@ impl Passes {
             seed: config.seed,
             epoch: 1,
             dropout: (spec.dropout > 0.0).then_some(Dropout { p: spec.dropout, heads: spec.heads as usize }),
-            mails_kept: mails_kept(spec),
+            mail: MailRule::of(spec),
+            edges: met_in_training,
             partition: None,
         };
         let train = match ranks {
@@ -114,8 +134,16 @@ impl Trainer {
     /// # Errors
     /// A configuration, file, split or device that can not be used.
     pub fn new(config: Config) -> Result<Trainer> {
+        Trainer::on_rank(config, Communicator::alone())
+    }
+
+    /// As [`Trainer::new`], on one of several ranks; each must be given the same configuration and data.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`], a rank that was given something else, and a lost peer.
+    pub fn on_rank(config: Config, comm: Communicator) -> Result<Trainer> {
         let stream = tidemill_data::load(&config.data, &mut |notice| tracing::info!("{notice}"))?;
-        Trainer::over(config, stream)
+        Trainer::over_on_rank(config, stream, comm)
     }
 
     /// As [`Trainer::new`], over a stream at hand; `[data]` then only rules the time origin.
@@ -123,11 +151,15 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::new`].
     pub fn over(config: Config, stream: EventStream) -> Result<Trainer> {
-        Trainer::with_model(config, stream, |config, stream, device| {
-            let features = FeatureDims { edge: stream.feature_dim() as i64, node: stream.node_feature_dim() as i64 };
-            let draw = PhiloxDraw::new(config.seed);
-            Ok(Box::new(Tgn::new(&config.model.tgn, features, &draw, device)?))
-        })
+        Trainer::over_on_rank(config, stream, Communicator::alone())
+    }
+
+    /// As [`Trainer::on_rank`], over a stream at hand.
+    ///
+    /// # Errors
+    /// As [`Trainer::on_rank`].
+    pub fn over_on_rank(config: Config, stream: EventStream, comm: Communicator) -> Result<Trainer> {
+        Trainer::build(config, stream, comm, family::make)
     }
 
     /// As [`Trainer::over`], with a model of the caller's own; `[model]` is then whatever `make` makes of it.
@@ -139,25 +171,26 @@ impl Trainer {
         stream: EventStream,
         make: impl FnOnce(&Config, &EventStream, tch::Device) -> Result<Box<dyn Model>>,
     ) -> Result<Trainer> {
-        Trainer::on_rank(config, stream, Communicator::alone(), make)
+        Trainer::build(config, stream, Communicator::alone(), |config, stream, _, device| make(config, stream, device))
     }
 
-    /// As [`Trainer::with_model`], on one of several ranks, each of which is given the same.
-    ///
-    /// # Errors
-    /// As [`Trainer::with_model`], and a lost peer.
-    pub fn on_rank(
+    fn build(
         config: Config,
         stream: EventStream,
         comm: Communicator,
-        make: impl FnOnce(&Config, &EventStream, tch::Device) -> Result<Box<dyn Model>>,
+        make: impl FnOnce(&Config, &EventStream, &Split, tch::Device) -> Result<Box<dyn Model>>,
     ) -> Result<Trainer> {
         config.validate()?;
         let device = device::select(&config.device)?;
         let threads = device::set_threads(config.threads, config.pipeline.intra_op);
         let split = Split::new(&stream, &config.split)?;
-        let model = make(&config, &stream, device)?;
+        let model = make(&config, &stream, &split, device)?;
         let spec = model.spec();
+        if comm.world() > 1 {
+            can_be_shared(&config, &spec)?;
+            comm.agree("configuration", config.fixed_on_resume().to_toml().as_bytes())?;
+            comm.agree("data", stream.hash().as_bytes())?;
+        }
         let passes = Passes::new(&config, &stream, &split, &spec, comm.world())?;
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
         let gather = Gather { stream: stream.clone(), shape: memory.shape() };
@@ -196,6 +229,30 @@ impl Trainer {
     }
 }
 
+/// Refuses what one rank alone can do.
+fn can_be_shared(config: &Config, spec: &StateSpec) -> Result<()> {
+    let refused = |problem: &str, mend: &str| {
+        Err(Error::Usage { problem: problem.to_owned(), mend: format!("{mend}, or start one rank") })
+    };
+    let endpoints = matches!(spec.mail_targets, MailTargets::Endpoints | MailTargets::Nobody);
+    if !endpoints || spec.payload != Payload::MemoryRow || spec.mail_keeping != MailKeeping::UntilApplied {
+        return refused(
+            "mails that carry embeddings or go to neighbors do not cross ranks yet",
+            "set model.name to \"tgn\", \"jodie\" or \"tgat\"",
+        );
+    }
+    if config.model.name == ModelName::Edgebank {
+        return refused("the memory of edges is not shared among ranks yet", "choose a model that is trained");
+    }
+    if config.eval.negatives != NegativeKind::Random {
+        return refused(
+            "negative edges and candidate sets are not scored on several ranks yet",
+            "set eval.negatives to \"random\" and score the run anew afterwards (tidemill eval)",
+        );
+    }
+    Ok(())
+}
+
 /// What a rank's plans are made with.
 fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateShape, stream: &EventStream) -> Among {
     let float = shape.kind.elt_size_in_bytes() as u64;
@@ -208,20 +265,56 @@ fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateSha
             feature: 4 * stream.feature_dim() as u64,
             cache: config.dependency.cache_bytes.0,
         },
+        writes: spec.mail_targets != MailTargets::Nobody,
     }
+}
+
+/// Negative edges of the whole stream.
+fn negative_edges(stream: &EventStream, split: &Split, rule: EdgeRule, all: &Arc<[EventId]>, key: Key) -> Negatives {
+    let last = split.train.last().expect("a split has training events");
+    Negatives::Edges(Arc::new(EdgeSampler::new(stream, all.clone(), stream.time(*last), rule, key)))
+}
+
+/// With more events than this, embedding each one's candidates takes long.
+const MANY_RANKED: usize = 1000;
+
+/// Candidate sets of a split's events, or of some of them.
+fn ranked(
+    config: &Config,
+    stream: &EventStream,
+    split: &Split,
+    (range, scored): (&Range<u32>, Scored),
+    spec: &StateSpec,
+) -> Result<Negatives> {
+    let eval = &config.eval;
+    let key = Key::new(eval.negative_seed, Purpose::EvalNegative).narrow([0, 0, 0, 2]);
+    let events: Vec<EventId> = range.clone().map(EventId).collect();
+    let only =
+        (eval.mrr_events > 0).then(|| sample_events(&events, eval.mrr_events, key.narrow([scored as u32, 0, 0, 0])));
+    let sets = match &eval.candidates {
+        CandidateRule::File(path) if path.extension().is_some_and(|e| e == "npz") => {
+            CandidateSets::stored(stream, path, only.as_ref().unwrap_or(&events))?
+        }
+        rule => {
+            let pool: Vec<_> = NegativeSampler::new(stream, split, rule, scored, false, key)?.iter().collect();
+            CandidateSets::drawn(stream, split, pool, eval.candidates_per_event, key)
+        }
+    };
+    let sampler = &config.sampler;
+    let timeless = !spec.root_time && sampler.strategy == Strategy::Recent && sampler.same_batch == SameBatch::Hidden;
+    if !timeless && only.is_none() && events.len() > MANY_RANKED {
+        tracing::warn!(
+            "each candidate of each of {} events is embedded; --set eval.mrr_events=500 ranks a sample",
+            events.len()
+        );
+    }
+    Ok(Negatives::Sets(Arc::new(RankedEvents { sets, only, timeless })))
 }
 
 fn one_candidate() -> Error {
     Error::Usage {
         problem: "there is one candidate destination, so no negative differs from the true one".to_owned(),
         mend: "set train.negatives and eval.candidates to \"all_nodes\", or train.avoid_positive to false".to_owned(),
-    }
-}
-
-fn mails_kept(spec: &StateSpec) -> MailsKept {
-    match spec.aggregator {
-        Aggregator::Last => MailsKept::Last,
-        Aggregator::Mean => MailsKept::All,
     }
 }
 

@@ -3,6 +3,7 @@
 //! Names are part of the interface: more may be added, none renamed or dropped. What a run did not do is zero, an empty list
 //! or `null`, never left out, but for the optional parts that say so; what an older program did not write reads as such.
 
+use super::node_task::NodeClassification;
 use crate::eval::SplitMetrics;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,9 @@ pub struct Summary {
     pub val: Option<SplitMetrics>,
     /// Test figures; `null` without any.
     pub test: Option<SplitMetrics>,
+    /// Node classification by the best embeddings; left out until `tidemill eval` has done it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_classification: Option<NodeClassification>,
     /// Each epoch, in order.
     pub epochs: Vec<Epoch>,
     /// Training events per second of training, evaluation left out, over all epochs.
@@ -282,14 +286,14 @@ pub struct Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eval::LinkMetrics;
+    use crate::eval::{LinkMetrics, Mrr, SubsetMetrics};
     use serde_json::{Value, json};
 
     /// The names of the interface.
     const NAMES: &str = "
         version, preset, seed, ranks, threads, device, dataset{name, events, nodes, synthetic, hash},
         splits{train, val, test}, val{ap, auc, ap_batch_mean, auc_batch_mean},
-        test{ap, auc, ap_batch_mean, auc_batch_mean, new_node{ap, auc, ap_batch_mean, auc_batch_mean}},
+        test{ap, auc, ap_batch_mean, auc_batch_mean, new_node{ap, auc, ap_batch_mean, auc_batch_mean}, mrr},
         epochs[{loss, val_ap, seconds, train_events_per_s}], train_events_per_s, eval_events_per_s, peak_rss_bytes,
         state_hash, sample_hash,
         comm{seconds, seconds_max, share, imbalance_seconds, bytes_total, bytes_fetch, bytes_delegate, bytes_commit,
@@ -302,7 +306,9 @@ mod tests {
 
     fn full() -> Summary {
         let links = LinkMetrics { ap: 0.1 + 0.2, auc: 0.9, ap_batch_mean: 0.8, auc_batch_mean: 0.7 };
-        let split = SplitMetrics { links, new_node: Some(links), ..SplitMetrics::default() };
+        let new_node = Some(SubsetMetrics { links, mrr: None });
+        let mrr = Some(Mrr { mrr: 0.5, mrr_standard_error: 0.1, mrr_events: 9 });
+        let split = SplitMetrics { links, new_node, mrr, ..SplitMetrics::default() };
         Summary {
             val: Some(split.clone()),
             test: Some(split),

@@ -18,15 +18,20 @@ fn every_experiment_is_valid() {
         let config = Config::load(&path, &[]).unwrap_or_else(|error| panic!("{}", error.sentence()));
         assert_eq!(Config::from_toml(&config.to_toml()).expect("what was written"), config);
     }
-    assert!(files >= 4, "quickstart, wikipedia-tgn, reddit-tgn, collegemsg-tgn");
+    assert!(files >= 14, "quickstart, collegemsg-tgn, and six models on wikipedia and reddit");
 }
 
 #[test]
 fn published_protocols_are_untouched_presets() {
-    for name in ["wikipedia-tgn", "reddit-tgn"] {
-        let config = Config::load(&project().join(format!("experiments/{name}.toml")), &[]).expect("a valid file");
-        assert_eq!(config.name(), "tgn-2020");
+    let protocols = [("tgn", "tgn-2020"), ("pyg", "pyg"), ("tgl", "tgl-2022"), ("dyglib", "dyglib-2023")];
+    for (file, preset) in protocols {
+        for stream in ["wikipedia", "reddit"] {
+            let path = project().join(format!("experiments/{stream}-{file}.toml"));
+            assert_eq!(Config::load(&path, &[]).expect("a valid file").name(), preset);
+        }
     }
+    let config = Config::load(&project().join("experiments/wikipedia-tgb.toml"), &[]).expect("a valid file");
+    assert_eq!(config.name(), "tgb-v2");
 }
 
 /// The README's configuration is one that works, and its name is what the README says.

@@ -49,7 +49,7 @@ impl Source {
 /// # Errors
 /// If it cannot be read or is of a kind that is not read.
 pub(crate) fn open(path: &Path) -> Result<Content> {
-    let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+    let file = File::open(path).map_err(|e| not_opened(path, e))?;
     let mut raw = BufReader::with_capacity(256 * 1024, file);
     let head = read_head(&mut raw).map_err(|e| Error::io(path, "read", e))?;
     if head.starts_with(ipc::MAGIC) {
@@ -69,6 +69,28 @@ pub(crate) fn open(path: &Path) -> Result<Content> {
     refuse_foreign(path, &head)?;
     let reader = Cursor::new(head.clone()).chain(reader);
     text(path, head, Box::new(reader), true)
+}
+
+/// Streams that many papers use, by how their files' names start, and where each is to be had.
+const PUBLISHED: [(&str, &str); 5] = [
+    ("wikipedia", "http://snap.stanford.edu/jodie/wikipedia.csv"),
+    ("reddit", "http://snap.stanford.edu/jodie/reddit.csv"),
+    ("mooc", "http://snap.stanford.edu/jodie/mooc.csv"),
+    ("lastfm", "http://snap.stanford.edu/jodie/lastfm.csv"),
+    ("collegemsg", "http://snap.stanford.edu/data/CollegeMsg.html"),
+];
+
+/// A file that is not there is told where to get it, if its name is known.
+fn not_opened(path: &Path, error: io::Error) -> Error {
+    if error.kind() != io::ErrorKind::NotFound {
+        return Error::io(path, "open", error);
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let mend = match PUBLISHED.iter().find(|(start, _)| name.starts_with(start)) {
+        Some((_, place)) => format!("get it from {place}, or give another file in data.path"),
+        None => "give the path of a file that exists".to_owned(),
+    };
+    Error::NoFile { path: path.to_owned(), mend }
 }
 
 fn read_head(reader: &mut impl Read) -> io::Result<Vec<u8>> {

@@ -13,6 +13,26 @@ fn stream(destinations: &[u32]) -> EventStream {
     .unwrap()
 }
 
+/// Events of these sources, destinations and times, sorted by time.
+pub(super) fn events_of(rows: &[(u32, u32, i64)]) -> EventStream {
+    let rows: String = rows.iter().map(|(s, d, t)| format!("{s},{d},{t}\n")).collect();
+    read(format!("src,dst,timestamp\n{rows}").as_bytes(), |c| {
+        c.bipartite = Some(true);
+    })
+    .unwrap()
+}
+
+#[test]
+fn sampled_events_are_distinct_and_in_order() {
+    let events: Vec<EventId> = (100..200).map(EventId).collect();
+    let key = Key::new(1, Purpose::EvalNegative);
+    let drawn = sample_events(&events, 30, key);
+    assert!(drawn.len() == 30 && drawn.is_sorted() && drawn.windows(2).all(|w| w[0] != w[1]));
+    assert_eq!(drawn, sample_events(&events, 30, key));
+    assert_ne!(drawn, sample_events(&events, 30, key.narrow([1, 0, 0, 0])));
+    assert_eq!(sample_events(&events, 300, key), events);
+}
+
 fn sampler(stream: &EventStream, rule: &CandidateRule, scored: Scored, avoid: bool, seed: u64) -> NegativeSampler {
     let split = Split::new(stream, &SplitConfig::default()).unwrap();
     NegativeSampler::new(stream, &split, rule, scored, avoid, Key::new(seed, Purpose::TrainNegative)).unwrap()

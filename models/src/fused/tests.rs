@@ -122,6 +122,7 @@ impl Case {
             neighbor: self.index(&named("neighbor"), below, &[roots, k]),
             dt: self.floats(&named("dt"), &[roots, k]).abs() * 3.0,
             root_dt: self.floats(&named("root_dt"), &[roots]).abs(),
+            since_origin: None,
             edge_features: self.edge_features(&named("edge"), &[roots, k]),
             keep: (self.config.dropout > 0.0).then(|| keep.to_kind(self.config.dtype.kind())),
             valid,
@@ -148,6 +149,7 @@ impl Case {
             memory: self.floats("memory", &[ROWS, memory]),
             node_features: node,
             mail,
+            slots: None,
             layers: layers.collect(),
         }
     }
@@ -159,6 +161,7 @@ impl Case {
             negative: self.index("negative", 43, &[EVENTS * self.draws]),
             events: 20.0,
             loss: self.loss,
+            seen: None,
         }
     }
 }

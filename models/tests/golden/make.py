@@ -238,6 +238,46 @@ def score(case, mlp, z, src, dst, neg, events, reduction):
     return loss
 
 
+def transformer(name, seed, d=5, d_edge=2, d_time=3, z=6, heads=2, p=0.3):
+    """Attention with a skip (arXiv:2009.03509), as PyTorch Geometric's TransformerConv, which is asked too where it is there."""
+    case = Case(name, seed)
+    R, K = 6, 4
+    ws, bs = {c: case.weight(f"t.w{c}", z, {"memory": d}) for c in "qvs"}, {c: case.tensor(f"t.b{c}", z) for c in "qvs"}
+    wk, we = case.weight("t.wk", z, {"memory": d}), case.weight("t.we", z, {"edge": d_edge, "time": d_time})
+    root, memory = case.input("root", case.normal(R, d), True), case.input("memory", case.normal(R, K, d), True)
+    edge, time = case.input("edge", case.normal(R, K, d_edge), True), case.input("time", case.normal(R, K, d_time), True)
+    count = torch.tensor([4, 2, 0, 1, 3, 0])
+    valid = case.input("valid", torch.arange(K) < count[:, None])
+    keep = case.input("keep", (case.uniform(R, heads, K) >= p).double()) if p else None
+    e = F.linear(torch.cat([edge, time], -1), we)
+    split = lambda x: x.unflatten(-1, (heads, -1))                          # [.., H, z / H]
+    q, k, v = split(F.linear(root, ws["q"], bs["q"])), split(F.linear(memory, wk) + e), split(F.linear(memory, ws["v"], bs["v"]) + e)
+    score = torch.einsum("rhd,rkhd->rhk", q, k) / (z // heads) ** 0.5
+    some = valid.any(1)[:, None, None]
+    a = torch.where(some, score.masked_fill(~valid[:, None], -torch.inf), 0.0).softmax(-1) * some
+    a = a if keep is None else a * keep / (1 - p)
+    out = torch.einsum("rhk,rkhd->rhd", a, v).flatten(1) + F.linear(root, ws["s"], bs["s"])
+    if keep is None:
+        same_as_transformer_conv(out, ws, bs, wk, we, root, memory, torch.cat([edge, time], -1), valid, heads)
+    case.save_layer(out)
+
+
+def same_as_transformer_conv(out, ws, bs, wk, we, root, memory, edge, valid, heads):
+    try:
+        from torch_geometric.nn import TransformerConv
+    except ImportError:
+        return print("no torch_geometric: the transformer layer is not held against it")
+    conv = TransformerConv(root.shape[1], out.shape[1] // heads, heads=heads, edge_dim=edge.shape[-1]).double()
+    named = dict(query="q", value="v", skip="s")
+    values = {f"lin_{k}.weight": ws[c] for k, c in named.items()} | {f"lin_{k}.bias": bs[c] for k, c in named.items()}
+    values |= {"lin_key.weight": wk, "lin_key.bias": torch.zeros(out.shape[1]), "lin_edge.weight": we}
+    R = root.shape[0]
+    r, k = valid.nonzero(as_tuple=True)
+    index = torch.stack([R + torch.arange(len(r)), r])
+    theirs = torch.func.functional_call(conv, values, (torch.cat([root, memory[r, k]]), index, edge[r, k]))[:R]
+    torch.testing.assert_close(out, theirs, rtol=0, atol=1e-13)
+
+
 def embedding(kind, seed):
     case = Case(f"embedding_{kind}", seed)
     time = declare_time(case, 3)
@@ -320,6 +360,7 @@ if __name__ == "__main__":
     attention("attention_dropout", 6, 0.3, 4, True)
     attention("attention_plain", 7, 0.0, 0, False)
     decoder("decoder_sum", 8, "sum"), decoder("decoder_mean", 9, "mean")
+    transformer("transformer", 40, p=0), transformer("transformer_dropout", 41)
     embedding("attention", 10), embedding("sum", 11), embedding("time", 12), embedding("identity", 13)
     step("step_default", 20, learned=False, dropout=0.1)
     step("step_learned", 21)

@@ -1,4 +1,7 @@
+mod evaluation;
 mod exact;
+mod family;
+mod family_oracle;
 mod npz;
 mod oracle;
 mod ranks;

@@ -48,16 +48,16 @@ const NAMES: [(&str, &[&str]); 22] = [
 ];
 
 /// How far from the reference each kind of number may be, over the reference's largest.
-struct Tolerance {
-    batches: usize,
-    scores: f64,
-    state: f64,
-    gradients: f64,
+pub(super) struct Tolerance {
+    pub(super) batches: usize,
+    pub(super) scores: f64,
+    pub(super) state: f64,
+    pub(super) gradients: f64,
 }
 
 impl Tolerance {
     /// By what the run was made for.
-    fn of(run: &Value) -> Tolerance {
+    pub(super) fn of(run: &Value) -> Tolerance {
         let lr = run["lr"].as_f64().expect("lr");
         let fixed = run["fixed_time_encoder"].as_bool().expect("fixed_time_encoder");
         match (run["dtype"].as_str().expect("dtype"), lr) {
@@ -71,7 +71,7 @@ impl Tolerance {
 
 #[test]
 fn committed_references() {
-    let folders = subfolders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden"));
+    let folders = folders_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden"), Kind::Tgn);
     assert!(!folders.is_empty(), "tests/golden holds no reference");
     compare_all(&folders);
 }
@@ -79,9 +79,28 @@ fn committed_references() {
 #[test]
 fn references_of_whole_streams() {
     match std::env::var_os("TIDEMILL_ORACLE") {
-        Some(folder) => compare_all(&subfolders(Path::new(&folder))),
+        Some(folder) => compare_all(&folders_of(Path::new(&folder), Kind::Tgn)),
         None => eprintln!("skipped: TIDEMILL_ORACLE names no folder of references"),
     }
+}
+
+/// Which reference made a folder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Tgn,
+    /// TGAT, or another memory-based model.
+    Family,
+}
+
+/// The folders below `folder` that a reference of this kind made.
+pub(super) fn folders_of(folder: &Path, kind: Kind) -> Vec<PathBuf> {
+    let made_by = |folder: &PathBuf| {
+        let run = std::fs::read_to_string(folder.join("run.json")).ok()?;
+        let run: Value = serde_json::from_str(&run).expect("json");
+        let family = run["options"]["model"].is_string() || run["options"]["sampling"].is_string();
+        Some(if family { Kind::Family } else { Kind::Tgn })
+    };
+    subfolders(folder).into_iter().filter(|folder| made_by(folder) == Some(kind)).collect()
 }
 
 fn subfolders(folder: &Path) -> Vec<PathBuf> {
@@ -174,11 +193,10 @@ fn trainer(folder: &Path, options: &Value) -> Trainer {
     trainer
 }
 
-fn csv(folder: &Path, name: &str) -> PathBuf {
+pub(super) fn csv(folder: &Path, name: &str) -> PathBuf {
     let data = std::env::var_os("TIDEMILL_DATA").map(PathBuf::from);
-    let here = [Some(folder.to_path_buf()), folder.parent().map(Path::to_path_buf), data];
-    here.into_iter()
-        .flatten()
+    let here = folder.ancestors().take(3).map(Path::to_path_buf);
+    here.chain(data)
         .map(|folder| folder.join(name))
         .find(|path| path.exists())
         .unwrap_or_else(|| panic!("{name} is nowhere"))
@@ -369,7 +387,7 @@ impl Reference {
 }
 
 /// Largest difference over the reference's largest value; a reference of zeros must be met exactly to 1e-300.
-fn distance(ours: &[f64], theirs: &[f64]) -> f64 {
+pub(super) fn distance(ours: &[f64], theirs: &[f64]) -> f64 {
     assert_eq!(ours.len(), theirs.len(), "lengths");
     let largest = theirs.iter().fold(1e-300f64, |most, x| most.max(x.abs()));
     ours.iter()
@@ -378,6 +396,6 @@ fn distance(ours: &[f64], theirs: &[f64]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-fn values(tensor: &Tensor) -> Vec<f64> {
+pub(super) fn values(tensor: &Tensor) -> Vec<f64> {
     Vec::try_from(tensor.detach().to_kind(tch::Kind::Double).contiguous().view([-1])).expect("a flat f64 tensor")
 }

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use tidemill_data::id::EventId;
 use tidemill_data::stream::EventStream;
-use tidemill_models::tgn::{FeatureDims, Tgn};
 
 /// What a run leaves: of one rank, or of all put together.
 #[derive(Debug, Default)]
@@ -26,18 +25,10 @@ struct Outcome {
     owned: usize,
 }
 
-fn trainer(config: &Config, stream: &EventStream, comm: Communicator) -> Trainer {
-    Trainer::on_rank(config.clone(), stream.clone(), comm, |config, stream, device| {
-        let features = FeatureDims { edge: stream.feature_dim() as i64, node: stream.node_feature_dim() as i64 };
-        let draw = crate::trainer::PhiloxDraw::new(config.seed);
-        Ok(Box::new(Tgn::new(&config.model.tgn, features, &draw, device)?))
-    })
-    .expect("a valid configuration")
-}
-
 /// One epoch, then validation and test.
 fn run_rank(config: &Config, stream: &EventStream, comm: Communicator) -> Outcome {
-    let mut trainer = trainer(config, stream, comm.clone());
+    let mut trainer =
+        Trainer::over_on_rank(config.clone(), stream.clone(), comm.clone()).expect("a valid configuration");
     let primary = Arc::new(Mutex::new(Vec::new()));
     let seen = primary.clone();
     let losses = Arc::new(Mutex::new(Vec::new()));
