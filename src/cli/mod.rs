@@ -5,8 +5,8 @@ mod convert;
 mod eval;
 mod generate;
 mod inspect;
-mod partition;
 mod logging;
+mod partition;
 mod table;
 mod train;
 

@@ -1,7 +1,7 @@
 //! `tidemill train`: from a configuration to a trained model in a run folder.
 
 use super::{log_to, print, table};
-use crate::comms::Launch;
+use crate::comms::{Communicator, Launch, together};
 use crate::config::Config;
 use crate::device;
 use crate::error::{Error, Result};
@@ -36,47 +36,102 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE.json")]
     pub(super) trace: Option<PathBuf>,
 
+    /// Ranks in this one process, as threads; several processes are started with mpirun
+    #[arg(long, value_name = "P", default_value_t = 1)]
+    pub(super) ranks: usize,
+
     /// Prints results and errors only
     #[arg(long)]
     pub(super) quiet: bool,
 }
 
-/// Runs the command.
+/// Runs the command: alone, on one of the ranks that mpirun started, or on ranks of its own.
 pub(super) fn run(args: Args) -> Result<()> {
     let launch = Launch::from_env()?;
-    launch.require_alone()?;
     device::passive_wait();
-    let config = match (&args.resume, &args.config) {
-        (Some(folder), _) => Config::resume(&folder.join("config.toml"), &args.set)?,
-        (None, Some(path)) => Config::load(path, &args.set)?,
-        (None, None) => {
-            return Err(Error::Usage {
-                problem: "there is no configuration".to_owned(),
-                mend: "name a file, as in tidemill train experiments/quickstart.toml".to_owned(),
-            });
-        }
-    };
-    if let Some(path) = &args.trace {
+    let config = config(&args)?;
+    if let Some(path) = args.trace.as_ref().filter(|_| launch.rank == 0) {
         std::fs::write(path, "").map_err(Error::io("write", path))?; // a path that can not be written is told at once
     }
-    let stop = StopRequest::on_signals(false).map_err(|source| Error::Io {
+    let stop = StopRequest::on_signals(launch.world > 1).map_err(|source| Error::Io {
         doing: "catch signals for",
         path: PathBuf::from("this process"),
         source,
     })?;
-    let console = Console { quiet: args.quiet, stop };
+    if args.ranks != 1 {
+        return on_threads(&args, launch, config, &stop);
+    }
+    let comm = config.comm.clone();
+    together(&comm, |comm| on_rank(&args, config, comm.clone(), Console { quiet: args.quiet, stop }))
+}
+
+fn config(args: &Args) -> Result<Config> {
+    match (&args.resume, &args.config) {
+        (Some(folder), _) => Config::resume(&folder.join("config.toml"), &args.set),
+        (None, Some(path)) => Config::load(path, &args.set),
+        (None, None) => Err(Error::Usage {
+            problem: "there is no configuration".to_owned(),
+            mend: "name a file, as in tidemill train experiments/quickstart.toml".to_owned(),
+        }),
+    }
+}
+
+/// Trains on ranks that are threads of this process; the first error is the run's.
+fn on_threads(args: &Args, launch: Launch, mut config: Config, stop: &StopRequest) -> Result<()> {
+    if launch.world > 1 || args.ranks == 0 || args.ranks > MOST_THREADS {
+        return Err(Error::Usage {
+            problem: format!("--ranks {} is no number of ranks for this process", args.ranks),
+            mend: format!("give 1 to {MOST_THREADS}, and start one process"),
+        });
+    }
+    if config.threads == 0 {
+        config.threads = (device::thread_count(0, launch) / args.ranks).max(1);
+    }
+    let run = |comm: Communicator| {
+        let console = Console { quiet: args.quiet, stop: stop.clone() };
+        let done = on_rank(args, config.clone(), comm.clone(), console);
+        match done {
+            Ok(()) => comm.finish(),
+            Err(error) => {
+                comm.abandon(&error);
+                Err(error)
+            }
+        }
+    };
+    let ends: Vec<Result<()>> = std::thread::scope(|scope| {
+        let run = &run;
+        let ranks = Communicator::local(args.ranks, &config.comm).into_iter();
+        let ranks: Vec<_> = ranks.map(|comm| scope.spawn(move || run(comm))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let own = |end: &Result<()>| !matches!(end, Err(Error::PeerLost { .. }) | Ok(()));
+    let first = ends.iter().position(own).or_else(|| ends.iter().position(Result::is_err)).unwrap_or(0);
+    ends.into_iter().nth(first).unwrap_or(Ok(()))
+}
+
+/// Ranks as threads beyond which a number is a slip of the keyboard.
+const MOST_THREADS: usize = 64;
+
+/// Trains on one rank.
+fn on_rank(args: &Args, config: Config, comm: Communicator, console: Console) -> Result<()> {
     let name = args.config.as_deref().map(run_name).unwrap_or_default();
-    let mut trainer = Trainer::new(config)?;
+    let rank = comm.rank();
+    let mut trainer = Trainer::on_rank(config, comm)?;
     match &args.resume {
         Some(folder) => trainer.resume_run(folder, console)?,
         None => trainer.start_run(args.out.as_deref(), &name, console)?,
     }
-    log_to(trainer.run_folder().expect("the run has a folder"), launch.rank)?;
-    device::hint_at_cores(launch);
+    if args.ranks == 1 || rank == 0 {
+        log_to(trainer.run_folder().expect("the run has a folder"), rank)?;
+        device::hint_at_cores(Launch::from_env()?);
+    }
     if args.trace.is_some() {
         trainer.keep_trace();
     }
     let summary = trainer.fit()?;
+    if rank != 0 {
+        return Ok(());
+    }
     if let Some(path) = &args.trace {
         trainer.write_trace(path)?;
     }

@@ -62,7 +62,8 @@ struct State {
 impl Desk {
     pub(super) fn new(rank: usize, world: usize, clock: Clock) -> Desk {
         let departed = vec![false; world];
-        let state = State { messages: HashMap::new(), departed, lost: None, closed_below: 0, ledger: Ledger::default() };
+        let state =
+            State { messages: HashMap::new(), departed, lost: None, closed_below: 0, ledger: Ledger::default() };
         let (waiting, carrier) = (AtomicUsize::new(0), OnceLock::new());
         Desk { rank, world, clock, state: Mutex::new(state), changed: Condvar::new(), waiting, carrier }
     }

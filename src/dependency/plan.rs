@@ -18,6 +18,7 @@ use super::routes::Routes;
 use crate::partition::{Partition, Rank};
 use crate::sampler::{Known, Root, Sample, SampleCache, SampleScratch, Sampler};
 use crate::setting::Auto;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId};
@@ -141,7 +142,7 @@ pub struct Exchange {
 }
 
 /// What a share counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Remote rows needed here.
     pub remote: u64,

@@ -43,8 +43,8 @@ use crate::config::Config;
 use crate::device;
 use crate::error::Result;
 use crate::eval;
-use crate::pipeline::Pipeline;
 use crate::partition::PartitionTable;
+use crate::pipeline::Pipeline;
 use crate::pipeline::event::Pass;
 use crate::pipeline::sync::Word;
 use crate::stats::Stage;
@@ -183,7 +183,7 @@ impl Trainer {
         let val = self.metrics_of(&self.passes.val.clone())?;
         let test = self.metrics_of(&self.passes.test.clone())?;
         self.log("eval", &serde_json::json!({ "epoch": self.best_epoch(), "val": val, "test": test }))?;
-        let summary = self.summarise(&val, &test);
+        let summary = self.summarise(&val, &test)?;
         self.write_summary(&summary)?;
         Ok(summary)
     }

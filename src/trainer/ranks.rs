@@ -1,11 +1,15 @@
 //! What the ranks of a run tell each other outside of batches: owners, scores, hashes, states.
 
 use super::stored_state::StoredState;
-use super::{Summary, Trainer, state_hash};
+use super::{Summary, Trainer, peak_rss, state_hash, summary};
+use crate::comms::Purpose;
+use crate::dependency::Counts;
 use crate::error::Result;
 use crate::eval::SplitScores;
 use crate::partition::{PartitionTable, Rank};
 use crate::pipeline::event::Pass;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Trainer {
@@ -81,10 +85,100 @@ impl Trainer {
 
     /// Writes the summary, on the first rank.
     pub(super) fn write_summary(&mut self, summary: &Summary) -> Result<()> {
-        if let Some(run) = self.run.as_mut().filter(|_| self.comm.rank() == 0) {
-            run.metrics.flush()?;
+        if let Some(run) = &mut self.run
+            && let Some(metrics) = &mut run.metrics
+        {
+            metrics.flush()?;
             run.folder.write_summary(summary)?;
         }
         Ok(())
+    }
+
+    /// What all ranks counted, on each.
+    pub(super) fn gather_accounts(&mut self) -> Result<Vec<Account>> {
+        let own = Account::of(self);
+        let sequence = self.next_collective();
+        let parts = self.comm.all_gather(sequence, serde_json::to_vec(&own).expect("an account has a JSON form"))?;
+        Ok(parts.iter().map(|part| serde_json::from_slice(part).expect("an account that a rank wrote")).collect())
+    }
+}
+
+/// What one rank counted for the summary.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Account {
+    sent: BTreeMap<Purpose, (u64, u64)>,
+    waited_s: f64,
+    imbalance_s: f64,
+    counts: Counts,
+    copied_bytes: u64,
+    rss_bytes: u64,
+}
+
+impl Account {
+    fn of(trainer: &Trainer) -> Account {
+        let ledger = trainer.comm.ledger();
+        let stages = [Purpose::Fetch, Purpose::Delegate, Purpose::DelegateGradient, Purpose::Commit]
+            .into_iter()
+            .chain([Purpose::Sync, Purpose::Feature, Purpose::Gradient, Purpose::Migration]);
+        let sum = |of: fn(&crate::comms::Account) -> std::time::Duration| -> f64 {
+            stages.clone().map(|purpose| of(&ledger.of(purpose)).as_secs_f64()).sum()
+        };
+        let sent = |purpose: Purpose| {
+            let account = ledger.of(purpose);
+            (purpose, (account.sent_bytes, account.sent_messages))
+        };
+        Account {
+            sent: Purpose::ALL.into_iter().map(sent).collect(),
+            waited_s: sum(|account| account.waited),
+            imbalance_s: sum(|account| account.imbalance),
+            counts: trainer.pipeline.counts(),
+            copied_bytes: trainer.pipeline.most_copied_bytes(),
+            rss_bytes: peak_rss::peak_rss_bytes().unwrap_or(0),
+        }
+    }
+
+    /// Highest resident memory of a rank.
+    pub(super) fn most_rss(accounts: &[Account]) -> u64 {
+        accounts.iter().map(|account| account.rss_bytes).max().unwrap_or(0)
+    }
+
+    /// The summary's part on communication; `train_seconds`: of training.
+    pub(super) fn comm(accounts: &[Account], train_seconds: f64) -> summary::Comm {
+        let bytes = |purposes: &[Purpose]| -> u64 {
+            accounts.iter().flat_map(|account| purposes.iter().map(|purpose| account.sent[purpose].0)).sum()
+        };
+        let mean = |of: &dyn Fn(&Account) -> f64| accounts.iter().map(of).sum::<f64>() / accounts.len().max(1) as f64;
+        let waits = |account: &Account| account.waited_s - account.imbalance_s;
+        let seconds = mean(&waits);
+        summary::Comm {
+            seconds,
+            seconds_max: accounts.iter().map(waits).fold(0.0, f64::max),
+            share: seconds / train_seconds.max(1e-9),
+            imbalance_seconds: mean(&|account| account.imbalance_s),
+            bytes_total: bytes(&Purpose::ALL),
+            bytes_fetch: bytes(&[Purpose::Fetch]),
+            bytes_delegate: bytes(&[Purpose::Delegate, Purpose::DelegateGradient]),
+            bytes_commit: bytes(&[Purpose::Commit]),
+            bytes_sync: bytes(&[Purpose::Sync]),
+            bytes_feature: bytes(&[Purpose::Feature]),
+            bytes_gradient: bytes(&[Purpose::Gradient]),
+            bytes_migration: bytes(&[Purpose::Migration]),
+            rows_fetched: accounts.iter().map(|account| account.counts.fetched).sum(),
+            messages: accounts.iter().flat_map(|account| account.sent.values().map(|sent| sent.1)).sum(),
+        }
+    }
+
+    /// The summary's part on remote rows.
+    pub(super) fn dependency(accounts: &[Account]) -> summary::Dependency {
+        let sum = |of: fn(&Counts) -> u64| accounts.iter().map(|account| of(&account.counts)).sum();
+        summary::Dependency {
+            remote: sum(|counts| counts.remote),
+            cached: 0,
+            fetched: sum(|counts| counts.fetched),
+            delegated: sum(|counts| counts.delegated),
+            cache_hits: sum(|counts| counts.hits),
+            cache_bytes: accounts.iter().map(|account| account.copied_bytes).max().unwrap_or(0),
+            tau: 0.0,
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The summary of a run, from what its parts counted.
 
+use super::Trainer;
+use super::ranks::Account;
 use super::summary::{self, Summary};
-use super::{Trainer, peak_rss};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::eval::SplitMetrics;
@@ -25,16 +26,18 @@ impl Trainer {
         Ok((val, test))
     }
 
-    pub(super) fn summarise(&mut self, val: &SplitMetrics, test: &SplitMetrics) -> Summary {
+    pub(super) fn summarise(&mut self, val: &SplitMetrics, test: &SplitMetrics) -> Result<Summary> {
+        let accounts = self.gather_accounts()?;
+        self.join_sample_hash()?;
         let epochs = &self.history.epochs;
         let train_events: u64 = epochs.iter().map(|epoch| epoch.events).sum();
         let scored = (val.events + test.events) as f64;
         let meta = self.stream.meta();
-        Summary {
+        Ok(Summary {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             preset: self.config.name(),
             seed: self.config.seed,
-            ranks: 1,
+            ranks: self.comm.world() as u32,
             threads: self.threads as u32,
             device: device::name(self.device),
             dataset: summary::Dataset {
@@ -54,13 +57,27 @@ impl Trainer {
             epochs: epochs.iter().map(epoch).collect(),
             train_events_per_s: train_events as f64 / self.history.train_seconds().max(1e-9),
             eval_events_per_s: scored / (val.seconds + test.seconds).max(1e-9),
-            peak_rss_bytes: peak_rss::peak_rss_bytes().unwrap_or(0),
+            peak_rss_bytes: Account::most_rss(&accounts),
             state_hash: epochs.last().map(|epoch| epoch.state_hash.clone()).unwrap_or_default(),
             sample_hash: self.history.sample_hash.to_string(),
             queues: self.queues(),
             stages: self.stages(),
             staleness: self.staleness(),
+            comm: Account::comm(&accounts, self.history.train_seconds()),
+            dependency: Account::dependency(&accounts),
+            partition: self.partition(),
             ..Summary::default()
+        })
+    }
+
+    fn partition(&self) -> summary::Partition {
+        let Some(partition) = &self.passes.train.partition else { return summary::Partition::default() };
+        let statistics = partition.statistics();
+        summary::Partition {
+            cut_share: statistics.cut_share(),
+            balance: statistics.balance(),
+            migrations: statistics.migrations() as u64,
+            rows_migrated: statistics.nodes_moved() as u64,
         }
     }
 

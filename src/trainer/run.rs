@@ -10,14 +10,17 @@ use super::{EpochRecord, Trainer};
 use crate::error::{Error, Result};
 use crate::pipeline::event::Pass;
 use serde_json::json;
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The outputs of a run.
 pub(super) struct Run {
     pub(super) folder: RunFolder,
     pub(super) store: CheckpointStore,
-    pub(super) metrics: MetricsLog,
+    /// Of the first rank alone.
+    pub(super) metrics: Option<MetricsLog>,
     pub(super) progress: Progress,
     pub(super) stop: StopRequest,
 }
@@ -32,15 +35,22 @@ pub struct Console {
 }
 
 impl Trainer {
-    /// Gives a new run its folder: `out`, or the next `runs/NAME-N`.
+    /// Gives a new run its folder: `out`, or the next `runs/NAME-N`. The first rank makes it, the others are told where it is.
     ///
     /// # Errors
     /// A folder that holds anything, or a disk that refuses.
     pub fn start_run(&mut self, out: Option<&Path>, name: &str, console: Console) -> Result<()> {
-        let folder = RunFolder::create(out, name)?;
-        folder.write_config(&self.config.to_toml())?;
-        let metrics = folder.create_metrics()?;
-        self.attach(folder, metrics, console);
+        let mut path = Vec::new();
+        let mut metrics = None;
+        if self.is_first() {
+            let folder = RunFolder::create(out, name)?;
+            folder.write_config(&self.config.to_toml())?;
+            metrics = Some(folder.create_metrics()?);
+            path = folder.path().as_os_str().as_bytes().to_vec();
+        }
+        let sequence = self.next_collective();
+        self.comm.broadcast(0, sequence, &mut path)?;
+        self.attach(RunFolder::open(Path::new(OsStr::from_bytes(&path)))?, metrics, console);
         Ok(())
     }
 
@@ -58,8 +68,13 @@ impl Trainer {
             }
             Err(error) => return Err(error),
         };
-        folder.write_config(&self.config.to_toml())?;
-        let metrics = folder.resume_metrics(offset)?;
+        let sequence = self.next_collective();
+        self.comm.barrier(sequence)?; // all have read
+        let mut metrics = None;
+        if self.is_first() {
+            folder.write_config(&self.config.to_toml())?;
+            metrics = Some(folder.resume_metrics(offset)?);
+        }
         self.attach(folder, metrics, console);
         Ok(())
     }
@@ -73,9 +88,9 @@ impl Trainer {
         self.restore_best()
     }
 
-    fn attach(&mut self, folder: RunFolder, metrics: MetricsLog, console: Console) {
+    fn attach(&mut self, folder: RunFolder, metrics: Option<MetricsLog>, console: Console) {
         let store = CheckpointStore::new(folder.checkpoint_dir(), self.config.train.keep_checkpoints);
-        let progress = Progress::new(console.quiet);
+        let progress = Progress::new(console.quiet || !self.is_first());
         self.run = Some(Run { folder, store, metrics, progress, stop: console.stop });
     }
 
@@ -129,8 +144,8 @@ impl Trainer {
     }
 
     pub(super) fn log(&mut self, kind: &str, record: &serde_json::Value) -> Result<()> {
-        match &mut self.run {
-            Some(run) => Ok(run.metrics.append(kind, record)?),
+        match self.run.as_mut().and_then(|run| run.metrics.as_mut()) {
+            Some(metrics) => Ok(metrics.append(kind, record)?),
             None => Ok(()),
         }
     }

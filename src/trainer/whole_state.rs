@@ -3,6 +3,7 @@
 
 use super::archive::{Archive, ArrayData};
 use super::checkpoint::{CheckpointStore, Position, Saved, Shard};
+use super::metrics_log::MetricsLog;
 use super::run_folder::RunFolder;
 use super::stored_state::StoredState;
 use super::{History, Trainer};
@@ -62,8 +63,8 @@ impl Trainer {
             return Ok(());
         }
         self.join_sample_hash()?;
-        let run = self.run.as_mut().expect("as above");
-        let offset = run.metrics.sync()?;
+        let metrics = self.run.as_mut().and_then(|run| run.metrics.as_mut());
+        let offset = metrics.map_or(Ok(0), MetricsLog::sync)?;
         let archive = self.to_archive(offset)?;
         let position = Position { epoch: self.history.epoch, batch: self.history.batch as u64 };
         let store = self.run.as_ref().expect("as above").store.clone();

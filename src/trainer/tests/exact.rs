@@ -249,10 +249,7 @@ fn pipelined_is_serial_wikipedia() {
             trainer.history.epoch = 2;
             trainer.train_epoch().expect("trains");
         }
-        let memory = trainer.pipeline.memory();
-        let state =
-            crate::trainer::state_hash::of(trainer.model.parameters(), trainer.sync.stage().optimizer(), &memory);
-        (state, trainer.history.sample_hash)
+        (trainer.state_hash().expect("alone"), trainer.history.sample_hash)
     };
     let reference = hashes(true, 16, false);
     for (queue_max, cache) in [(1, true), (2, false), (16, true), (16, false)] {
@@ -270,7 +267,7 @@ fn kept_samples_are_not_made_again() {
         let mut trainer = Trainer::over(config.clone(), streams::small()).expect("valid");
         trainer.keep_training_samples();
         trainer.keep_validation_samples();
-        let mut stage = crate::pipeline::event::EventStage::new(trainer.stream.clone());
+        let mut stage = crate::pipeline::event::EventStage::new(trainer.stream.clone(), None);
         let train = trainer.passes.train(2);
         for batch in 0..train.batches() {
             let before = stage.root_counts();

@@ -108,9 +108,9 @@ fn a_batch_taken_back_leaves_no_mail() {
     };
     let mut before = digests(&trainer);
     for k in 0..6 {
-        let batch = trainer.pipeline.next_batch().expect("six batches");
+        let batch = trainer.pipeline.next_batch().expect("alone").expect("six batches");
         let embedded = trainer.model.embed(&batch.input, tidemill_models::Mode::Eval);
-        trainer.pipeline.commit_state(&batch, &embedded, &*trainer.model);
+        trainer.pipeline.commit_state(&batch, &embedded, &*trainer.model).expect("alone");
         if k < 5 {
             trainer.pipeline.commit_parameters();
             before = digests(&trainer);

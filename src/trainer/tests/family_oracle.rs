@@ -109,16 +109,17 @@ fn through_the_trainer(trainer: &mut Trainer, reference: &Arc<Reference>) -> Wor
 /// Steps of a model without state, its samples given.
 fn from_given_samples(trainer: &mut Trainer, reference: &Reference) -> Worst {
     let mut worst = Worst::default();
-    let (pass, memory) =
+    let (pass, mut memory) =
         (trainer.passes.train(1), NodeMemory::new(trainer.pipeline.memory().shape(), trainer.origin()));
-    let mut events = EventStage::new(trainer.stream.clone());
+    let mut events = EventStage::new(trainer.stream.clone(), None);
     let gather = Gather { stream: trainer.stream.clone(), shape: memory.shape() };
-    let reader = StateReader::new(gather, &*trainer.model, trainer.config.train.loss);
+    let mut reader = StateReader::new(gather, &*trainer.model, trainer.config.train.loss);
     let mut optimizer = Optimizer::new(OptimizerConfig::default(), trainer.model.parameters());
     for k in 0..reference.batches() {
         let mut plan = events.plan(&pass, k);
         plan.sample = reference.sample(trainer, k);
-        let batch = reader.read(reader.prepare(plan), &memory);
+        (plan.rows, plan.embeddings) = (plan.sample.rows.clone(), plan.sample.root_of.clone());
+        let batch = reader.read(reader.prepare(plan).expect("alone"), &mut memory);
         let embedded = trainer.model.embed(&batch.input, Mode::Train);
         let z = values(&embedded.z);
         let width = embedded.z.size()[1] as usize;
@@ -412,7 +413,7 @@ impl Reference {
         got.sort_unstable();
         assert_eq!(got, receivers, "receivers of batch {k}");
         let mailbox = batch.memory.mailbox();
-        let newest: Vec<u32> = receivers.iter().map(|&node| *mailbox.rows_of(node).last().expect("mail")).collect();
+        let newest: Vec<u32> = receivers.iter().map(|&node| *batch.memory.pending(node).last().expect("mail")).collect();
         let index: Vec<i64> = newest.iter().map(|&row| i64::from(row)).collect();
         let payload = mailbox.payload(&Tensor::from_slice(&index));
         worst.state = worst.state.max(distance(&values(&payload), &theirs("row").values));

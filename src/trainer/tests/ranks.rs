@@ -80,7 +80,8 @@ fn config(batch_size: usize, max_batches: usize) -> Config {
     let mut config = Config::default();
     let model = &mut config.model.tgn;
     (model.memory_dim, model.time_dim, model.embedding_dim) = (16, 16, 16);
-    (model.dtype, model.time_encoder) = (tidemill_models::tgn::Dtype::F64, tidemill_models::time_encoder::TimeEncoding::Fixed);
+    (model.dtype, model.time_encoder) =
+        (tidemill_models::tgn::Dtype::F64, tidemill_models::time_encoder::TimeEncoding::Fixed);
     (config.train.batch_size, config.train.max_batches, config.train.epochs) = (batch_size, max_batches, 1);
     (config.train.lr, config.partition.window_events) = (1e-3, 5 * batch_size);
     config.pipeline.intra_op = 1;

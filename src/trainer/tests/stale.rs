@@ -140,7 +140,13 @@ fn a_panic_of_the_sync_worker_is_the_runs() {
     let mut trainer = Trainer::over(stale(2, 0), streams::small()).expect("valid");
     let other = Trainer::over(Config { model: small_model(), ..stale(2, 0) }, streams::small()).expect("valid");
     let optimizer = Optimizer::new(OptimizerConfig::default(), other.model.parameters());
-    trainer.sync = Syncing::Here(crate::pipeline::sync::SyncStage::new(optimizer, 1e-3, None, None, crate::comms::Communicator::alone()));
+    trainer.sync = Syncing::Here(crate::pipeline::sync::SyncStage::new(
+        optimizer,
+        1e-3,
+        None,
+        None,
+        crate::comms::Communicator::alone(),
+    ));
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trainer.train_epoch().map(drop)));
     let words = panic.expect_err("moments of another model");
     let words = words.downcast_ref::<String>().expect("words");
