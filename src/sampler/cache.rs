@@ -2,13 +2,13 @@
 //!
 //! Under `recent` the sample of a root is a function of the graph, the root and the batch's first event, so the positive roots of
 //! a pass (in evaluation its fixed negatives too) see the same in every epoch. A record holds a batch's sample of those roots
-//! alone, without repeats and without empty slots:
+//! alone, without repeats:
 //!
 //! ```text
-//! [roots_0 edges_0 .. rows logical first_event]     header: lengths per hop, of the rows, of the logical roots
-//! hop:  (node, before) (time) (count, below) ..     three words a distinct root
-//!       (event, below) (time) ..                    two words an edge; `below` leads to the neighbor
-//! rows, place of each logical root                  two to a word
+//! [hops] [roots fanout].. [rows logical first_event]    header: lengths of what follows
+//! hop:  (node, before) (time) (count, below) ..           three words a distinct root
+//!       neighbors, events, links, times                    its slots by column, as the sample has them
+//! rows, place of each logical root
 //! ```
 //! A batch served from its record equals what the sampler gives, to the bit: places are numbered anew as first seen, since the
 //! other roots of the batch come in between. Any subset of the known roots can be asked for.
@@ -23,7 +23,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
-use tidemill_data::id::{EventId, NodeId};
+use tidemill_data::id::{EventId, NodeId, Timestamp};
 use tidemill_data::philox::{Key, Purpose};
 
 /// Bytes of records that are kept on the heap.
@@ -169,36 +169,39 @@ pub(super) fn halves(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
+/// A list of half words, two to a word.
+fn packed(list: impl Iterator<Item = u32>, words: &mut Vec<u64>) {
+    let mut list: Vec<u32> = list.collect();
+    list.resize(list.len().next_multiple_of(2), 0);
+    words.extend(list.chunks_exact(2).map(|two| bytemuck::cast::<[u32; 2], u64>([two[0], two[1]])));
+}
+
 fn encode(sample: &Sample, first_event: EventId) -> Box<[u64]> {
-    let mut words = Vec::new();
+    let mut words = vec![sample.hops.len() as u64];
     for hop in &sample.hops {
-        words.extend([hop.roots.len() as u64, hop.edges() as u64]);
+        words.extend([hop.roots.len() as u64, hop.fanout as u64]);
     }
     words.extend([sample.rows.len() as u64, sample.root_of.len() as u64, u64::from(first_event.0)]);
-    words.insert(0, sample.hops.len() as u64);
     for hop in &sample.hops {
         for ((root, &count), &below) in hop.roots.iter().zip(&hop.count).zip(&hop.below_root) {
             let before = root.before.expect("the sampler has found it");
             words.extend([pair(root.node.0, before), root.time.0 as u64, pair(u32::from(count), below)]);
         }
-        for at in (0..hop.roots.len()).flat_map(|r| hop.slots(r)) {
-            words.extend([pair(hop.event[at].0, hop.below_neighbor[at]), hop.time[at].0 as u64]);
-        }
+        packed(hop.neighbor.iter().map(|node| node.0), &mut words);
+        packed(hop.event.iter().map(|event| event.0), &mut words);
+        packed(hop.below_neighbor.iter().copied(), &mut words);
+        words.extend(hop.time.iter().map(|time| time.0 as u64));
     }
-    let two = |list: &[u32]| pair(list[0], list.get(1).copied().unwrap_or(0));
-    let rows: Vec<u32> = sample.rows.iter().map(|node| node.0).collect();
-    words.extend(rows.chunks(2).map(two));
-    words.extend(sample.root_of.chunks(2).map(two));
+    packed(sample.rows.iter().map(|node| node.0), &mut words);
+    packed(sample.root_of.iter().copied(), &mut words);
     words.into_boxed_slice()
 }
 
 /// A batch's record, looked at.
 pub(super) struct Record<'a> {
     pub(super) hops: smallvec::SmallVec<[HopRecord<'a>; 3]>,
-    rows: &'a [u64],
-    pub(super) row_count: usize,
-    pub(super) logical: &'a [u64],
-    logical_count: usize,
+    pub(super) rows: &'a [u32],
+    pub(super) logical: &'a [u32],
     pub(super) first_event: EventId,
 }
 
@@ -206,7 +209,11 @@ pub(super) struct Record<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct HopRecord<'a> {
     pub(super) roots: &'a [[u64; 3]],
-    pub(super) edges: &'a [[u64; 2]],
+    pub(super) fanout: usize,
+    pub(super) neighbor: &'a [NodeId],
+    pub(super) event: &'a [EventId],
+    pub(super) below: &'a [u32],
+    pub(super) time: &'a [Timestamp],
 }
 
 impl<'a> Record<'a> {
@@ -218,32 +225,33 @@ impl<'a> Record<'a> {
             rest = left;
             taken
         };
-        let hop = |lengths: &[u64]| HopRecord {
-            roots: bytemuck::cast_slice(take(3 * lengths[0] as usize)),
-            edges: bytemuck::cast_slice(take(2 * lengths[1] as usize)),
+        let hop = |lengths: &[u64]| {
+            let (roots, fanout) = (lengths[0] as usize, lengths[1] as usize);
+            let slots = roots * fanout;
+            let halves = slots.div_ceil(2);
+            HopRecord {
+                roots: bytemuck::cast_slice(take(3 * roots)),
+                fanout,
+                neighbor: &bytemuck::cast_slice(take(halves))[..slots],
+                event: &bytemuck::cast_slice(take(halves))[..slots],
+                below: &bytemuck::cast_slice(take(halves))[..slots],
+                time: bytemuck::cast_slice(take(slots)),
+            }
         };
         let hops = header[..2 * hops].chunks_exact(2).map(hop).collect();
         let [row_count, logical_count] = [header[header.len() - 3], header[header.len() - 2]].map(|n| n as usize);
         let (rows, logical) = rest.split_at(row_count.div_ceil(2));
+        let list = |words, count| &bytemuck::cast_slice::<u64, u32>(words)[..count];
+        let (rows, logical) = (list(rows, row_count), list(logical, logical_count));
         let first_event = EventId(header[header.len() - 1] as u32);
-        Record { hops, rows, row_count, logical, logical_count, first_event }
-    }
-
-    pub(super) fn row(&self, at: u32) -> NodeId {
-        NodeId(half(self.rows, at))
+        Record { hops, rows, logical, first_event }
     }
 
     /// Whether logical root `place` of the record is `root`.
     pub(super) fn is(&self, place: u32, root: &Root) -> bool {
-        (place as usize) < self.logical_count && {
-            let [node, time, _] = self.hops[0].roots[half(self.logical, place) as usize];
+        self.logical.get(place as usize).is_some_and(|&at| {
+            let [node, time, _] = self.hops[0].roots[at as usize];
             halves(node).0 == root.node.0 && time as i64 == root.time.0
-        }
+        })
     }
-}
-
-/// Number `at` of a list packed two to a word.
-pub(super) fn half(words: &[u64], at: u32) -> u32 {
-    let (high, low) = halves(words[at as usize / 2]);
-    if at.is_multiple_of(2) { high } else { low }
 }

@@ -5,7 +5,7 @@
 //! and reading a batch's edges in one piece, is what a record saves. Where a root behind the known ones is one that the record
 //! holds, the record answers for it too.
 
-use super::cache::{HopRecord, Record, half, halves};
+use super::cache::{HopRecord, Record, halves};
 use super::dedup::{NodeTable, RootTable};
 use super::{Hop, Root, Sample, SampleScratch, Sampler};
 use tidemill_data::id::{EventId, NodeId, Timestamp};
@@ -21,8 +21,6 @@ pub(super) struct ServeScratch {
     placed: [Vec<u32>; 2],
     /// By root of the sample, of the same two hops: its place in the record.
     from: [Vec<u32>; 2],
-    /// Where each of the record's roots has its first edge.
-    first_edge: Vec<u32>,
     /// Roots that the sampler was asked for, at the top hop.
     pub(super) sampled: u64,
     /// Roots that came from records, at the top hop.
@@ -44,7 +42,8 @@ impl Sampler {
         scratch: &mut SampleScratch,
         sample: &mut Sample,
     ) -> bool {
-        let same = record.first_event == first_event && record.hops.len() == self.config.hops();
+        let fanouts = record.hops.iter().map(|hop| hop.fanout);
+        let same = record.first_event == first_event && fanouts.eq(self.config.neighbors.iter().copied());
         if !same || !known.iter().zip(roots).all(|(&place, root)| record.is(place, root)) {
             return false;
         }
@@ -58,7 +57,7 @@ impl Sampler {
             let list = &mut hops[0].roots;
             let at = match known.get(i) {
                 Some(&place) => {
-                    let p = half(record.logical, place);
+                    let p = record.logical[place as usize];
                     serve.place(0, p, || {
                         let (node, before) = halves(record.hops[0].roots[p as usize][0]);
                         root_table.insert(NodeId(node), root.time, list, || Some(before))
@@ -73,7 +72,6 @@ impl Sampler {
             let hop = &mut upper[h];
             hop.resize(fanout);
             serve.from[0].resize(hop.roots.len(), NONE);
-            serve.find_first_edges(&record.hops[h]);
             if h == 0 {
                 let served = serve.from[0].iter().filter(|&&p| p != NONE).count() as u64;
                 (serve.served, serve.sampled) =
@@ -88,7 +86,7 @@ impl Sampler {
                     serve.descend();
                 }
                 None => {
-                    serve.start(1, record.row_count);
+                    serve.start(1, record.rows.len());
                     row_table.start(self.graph.nodes(), rows);
                     number_rows(record, h, hop, rows, row_table, serve);
                 }
@@ -97,19 +95,21 @@ impl Sampler {
         true
     }
 
-    /// Fills the hop's columns but for the links: from the record, or by the sampler, run by run.
+    /// Fills the hop's columns but for the links, run by run: from the record, or by the sampler.
     fn fill(&self, record: &Record<'_>, h: usize, hop: &mut Hop, serve: &ServeScratch, draw: (EventId, Key)) {
         let from = &serve.from[0];
         let mut r = 0;
         while r < from.len() {
-            if from[r] == NONE {
-                let end = r + from[r..].iter().take_while(|&&p| p == NONE).count();
-                self.select(h as u32, hop, r..end, draw.0, draw.1);
-                r = end;
-            } else {
-                copy_root(record, h, hop, r, from[r], serve);
-                r += 1;
+            let p = from[r];
+            let run = match p {
+                NONE => from[r..].iter().take_while(|&&q| q == NONE).count(),
+                p => from[r..].iter().zip(p..).take_while(|&(&q, next)| q == next).count(),
+            };
+            match p {
+                NONE => self.select(h as u32, hop, r..r + run, draw.0, draw.1),
+                p => copy_run(&record.hops[h], hop, r, p as usize, run),
             }
+            r += run;
         }
     }
 
@@ -143,10 +143,9 @@ impl Sampler {
             match p {
                 NONE => self.descend_slots(hop, r, next, table),
                 p => {
-                    let first = serve.first_edge[p as usize] as usize;
-                    let edges = &record.hops[h].edges[first..first + valid.len()];
-                    for (at, edge) in valid.clone().zip(edges) {
-                        hop.below_neighbor[at] = place(serve, halves(edge[0]).1, next, table);
+                    let first = p as usize * hop.fanout;
+                    for (at, &q) in valid.clone().zip(&record.hops[h].below[first..]) {
+                        hop.below_neighbor[at] = place(serve, q, next, table);
                     }
                 }
             }
@@ -177,48 +176,23 @@ impl ServeScratch {
         *placed
     }
 
-    fn find_first_edges(&mut self, hop: &HopRecord<'_>) {
-        self.first_edge.clear();
-        let mut at = 0;
-        for root in hop.roots {
-            self.first_edge.push(at);
-            at += halves(root[2]).0;
-        }
-    }
-
     fn descend(&mut self) {
         self.placed.swap(0, 1);
         self.from.swap(0, 1);
     }
 }
 
-/// Copies what root `p` of the record sees into the slots of root `r`.
-fn copy_root(record: &Record<'_>, h: usize, hop: &mut Hop, r: usize, p: u32, serve: &ServeScratch) {
-    let count = halves(record.hops[h].roots[p as usize][2]).0 as usize;
-    let (first, slots) = (serve.first_edge[p as usize] as usize, r * hop.fanout..(r + 1) * hop.fanout);
-    let edges = &record.hops[h].edges[first..first + count];
-    hop.count[r] = count as u16;
-    hop.roots[r].before = Some(halves(record.hops[h].roots[p as usize][0]).1);
-    let columns = (&mut hop.neighbor[slots.clone()], &mut hop.event[slots.clone()], &mut hop.time[slots]);
-    let (neighbors, events, times) = columns;
-    match record.hops.get(h + 1) {
-        Some(below) => {
-            for (neighbor, edge) in neighbors.iter_mut().zip(edges) {
-                *neighbor = NodeId(halves(below.roots[halves(edge[0]).1 as usize][0]).0);
-            }
-        }
-        None => {
-            for (neighbor, edge) in neighbors.iter_mut().zip(edges) {
-                *neighbor = record.row(halves(edge[0]).1);
-            }
-        }
+/// Copies what `run` roots of the record from `p` on see into the slots of the roots from `r` on.
+fn copy_run(record: &HopRecord<'_>, hop: &mut Hop, r: usize, p: usize, run: usize) {
+    let roots = hop.roots[r..r + run].iter_mut().zip(&mut hop.count[r..r + run]);
+    for ((root, count), words) in roots.zip(&record.roots[p..]) {
+        (root.before, *count) = (Some(halves(words[0]).1), halves(words[2]).0 as u16);
     }
-    for ((event, time), edge) in events.iter_mut().zip(times.iter_mut()).zip(edges) {
-        (*event, *time) = (EventId(halves(edge[0]).0), Timestamp(edge[1] as i64));
-    }
-    neighbors[count..].fill(NodeId(0));
-    events[count..].fill(EventId(0));
-    times[count..].fill(Timestamp(0));
+    let k = hop.fanout;
+    let (to, from) = (r * k..(r + run) * k, p * k..(p + run) * k);
+    hop.neighbor[to.clone()].copy_from_slice(&record.neighbor[from.clone()]);
+    hop.event[to.clone()].copy_from_slice(&record.event[from.clone()]);
+    hop.time[to].copy_from_slice(&record.time[from]);
 }
 
 /// Numbers the distinct nodes of the deepest hop; a row of the record is looked up once.
@@ -234,6 +208,11 @@ fn number_rows(
     for (root, below) in hop.roots.iter().zip(&mut hop.below_root) {
         *below = table.insert(root.node, rows);
     }
+    let whole = record.hops[h].roots.len();
+    if h == 0 && from.len() >= whole && (0..).zip(&from[..whole]).all(|(r, &p)| r == p) {
+        // All of the record comes first, in its order: so do its rows.
+        placed.iter_mut().zip(record.rows).for_each(|(placed, &node)| *placed = table.insert(NodeId(node), rows));
+    }
     for (r, &p) in from.iter().enumerate() {
         let valid = hop.slots(r);
         match p {
@@ -243,13 +222,12 @@ fn number_rows(
                 }
             }
             p => {
-                let first = serve.first_edge[p as usize] as usize;
-                let edges = &record.hops[h].edges[first..first + valid.len()];
+                let first = p as usize * hop.fanout;
                 let links = &mut hop.below_neighbor[valid.clone()];
-                for (link, edge) in links.iter_mut().zip(edges) {
-                    let placed = &mut placed[halves(edge[0]).1 as usize];
+                for (link, &q) in links.iter_mut().zip(&record.hops[h].below[first..]) {
+                    let placed = &mut placed[q as usize];
                     if *placed == NONE {
-                        *placed = table.insert(record.row(halves(edge[0]).1), rows);
+                        *placed = table.insert(NodeId(record.rows[q as usize]), rows);
                     }
                     *link = *placed;
                 }
