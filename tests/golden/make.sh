@@ -52,7 +52,7 @@ make bipartite $row jodie-gru $wide --model jodie --gap none --updater gru --row
 make bipartite $row dyrep $wide --model dyrep
 make shared $row dyrep-attention $wide --model dyrep --score attention --updater gru --node-features random:8:3 --same-batch hidden
 make shared $row dyrep-stored $wide --model dyrep --message-time stored --last-mail roles --message peer
-make bipartite $row apan $wide --model apan --slots 3
+make bipartite $row apan $wide --model apan --slots 3 --time-origin first
 make shared $row apan-attended $wide --model apan --slots 4 --deliver neighbors --empty-slots attended --last-mail roles
 make shared $row apan-last $wide --model apan --slots 2 --mail-combine last --attention scaled --position --same-batch hidden
 make bipartite $row apan-sum $wide --model apan --slots 4 --mail sum --features random:8:7 --fixed-time-encoder --position --empty-slots attended

@@ -19,7 +19,9 @@ fn config(name: ModelName) -> Config {
     let mut config = Preset::Tidemill.config_for(name);
     let tgn = &mut config.model.tgn;
     (tgn.memory_dim, tgn.time_dim, tgn.embedding_dim) = (8, 8, 8);
-    config.model.apan.mail_slots = 3;
+    if name == ModelName::Apan {
+        config.model.apan.mail_slots = 3;
+    }
     config.sampler.neighbors.fill(4);
     (config.train.batch_size, config.train.epochs, config.train.lr) = (24, 2, 1e-3);
     (config.train.negatives, config.eval.candidates) = (CandidateRule::AllNodes, CandidateRule::AllNodes);

@@ -354,9 +354,12 @@ impl Reference {
             return;
         }
         let all: Vec<(&str, &Tensor)> = parameters.iter().collect();
+        let whole = largest(&values(&self.flat(parameters, &self.trace, &format!("b{k}/grad/"))));
         for (name, value) in parameters.iter() {
             let theirs = values(&self.piece(&all, &self.trace, &format!("b{k}/grad/"), name, value));
-            let far = distance(&values(parameters.grad(name).expect("every parameter has a gradient")), &theirs);
+            let ours = values(parameters.grad(name).expect("every parameter has a gradient"));
+            // where the exact gradient is zero both hold rounding: against each other it would say nothing
+            let far = if largest(&theirs) > 1e-13 * whole { distance(&ours, &theirs) } else { largest(&ours) / whole };
             if far > worst.gradients {
                 (worst.gradients, worst.gradient_name) = (far, format!("{name} in batch {k}"));
             }
@@ -541,6 +544,10 @@ fn hop(stream: &tidemill_data::stream::EventStream, roots: Vec<Root>, fanout: us
         below_neighbor: vec![0; drawn.len()],
         roots,
     }
+}
+
+fn largest(x: &[f64]) -> f64 {
+    x.iter().fold(0.0, |most, x| most.max(x.abs()))
 }
 
 /// The committed stream's words for what it was made with stay ours.
