@@ -55,7 +55,9 @@ impl StoredState {
     pub(super) fn restore(&self, memory: &mut NodeMemory) -> Result<()> {
         let listed = self.arrays.get("node").map(|array| array.shape().first().copied().unwrap_or(0));
         let nodes = listed.unwrap_or(memory.shape().nodes);
-        for name in ["memory", "last_update", "mail_count"] {
+        // rows of no width take no bytes, so nothing tells how many were stored
+        let rows = (memory.shape().memory_dim > 0).then_some("memory");
+        for name in rows.into_iter().chain(["last_update", "mail_count"]) {
             let found = self.array(name)?.shape().first().copied();
             if found != Some(nodes) {
                 return Err(damaged(name, &format!("has {found:?} rows, one for each of {nodes} nodes wanted")));
