@@ -15,7 +15,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused.
-    #[error("{}: cannot {doing}", .path.display())]
+    #[error("{}: cannot {doing}; {}", .path.display(), io_mend(.source))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -161,8 +161,10 @@ pub enum FaultKind {
     /// No time in the time column.
     #[error("the time is absent; fill it in or drop the row")]
     AbsentTime,
-    /// A time that is no number.
-    #[error("the time is no number; give seconds, or another unit with data.tick")]
+    /// A time that is neither a number nor a date.
+    #[error(
+        "the time is no number and no ISO 8601 time; give seconds, another unit with data.tick, or 2024-01-31T12:00:00Z"
+    )]
     TimeNotNumber,
     /// A time with more decimals than nanoseconds.
     #[error("the time is finer than a nanosecond; round it, or state its unit with data.tick")]
@@ -174,6 +176,27 @@ pub enum FaultKind {
     TimeTooLarge {
         /// Decimals of a second that the file's times need.
         decimals: u32,
+    },
+    /// Numbers that jump as if the unit had changed.
+    #[error("the times change unit here (about 1000 times the row before, or a thousandth); give all in one unit")]
+    UnitChange,
+    /// An id that is a number with decimals.
+    #[error("the id is no integer and no text; give ids without decimals")]
+    IdNotInteger,
+    /// A row that names a row of another file which that file lacks.
+    #[error("the features' file beside it has no row of this number (it has {rows}); give the file that belongs to it")]
+    FeatureRow {
+        /// Rows of the features' file.
+        rows: u64,
+    },
+    /// A quotation mark that nothing closes.
+    #[error("a quotation mark is opened in this row and not closed in it; close or remove it")]
+    OpenQuote,
+    /// A row without end.
+    #[error("the row is longer than {mib} MiB; the file is no table, or line ends are missing")]
+    EndlessRow {
+        /// The bound.
+        mib: usize,
     },
     /// A row with more or fewer fields than the others.
     #[error("the row has {found} fields where {expected} are expected; mend or drop it")]
@@ -205,7 +228,7 @@ pub enum FaultKind {
     #[error("the file is empty; give one with a header and a row an event")]
     Empty,
     /// A header and no data.
-    #[error("the file has a header but no data row")]
+    #[error("the file has a header but no data row; give one row an event below it")]
     NoRows,
     /// No header.
     #[error("the first line looks like data; put a header such as `src,dst,timestamp` before it")]
@@ -213,6 +236,17 @@ pub enum FaultKind {
     /// UTF-16 text.
     #[error("the file is UTF-16; save it as UTF-8")]
     Utf16,
+    /// A folder where a file should be.
+    #[error("this is a folder; name the file with the events in it")]
+    Folder,
+    /// Bytes of zero in what should be text.
+    #[error("the file is binary or was never written fully (it holds bytes of zero); fetch or export it again")]
+    Binary,
+    /// An npy array where the events should be.
+    #[error(
+        "this is an npy array, which holds features and no events; name the csv beside it, as ml_wikipedia.csv beside ml_wikipedia.npy"
+    )]
+    NpyEvents,
     /// A pointer of git-lfs where the file should be.
     #[error("this is a git-lfs pointer, not the data; run `git lfs pull`")]
     LfsPointer,
@@ -270,12 +304,73 @@ pub enum FaultKind {
         /// What does not fit, and the mend.
         what: String,
     },
+    /// A stream whose contents are not those it was written with.
+    #[error(
+        "the contents do not have the hash that the file states: it was changed or damaged; convert the source again"
+    )]
+    HashMismatch,
     /// The file's structure is damaged.
     #[error("the file is damaged ({what}); write it again")]
     Damaged {
         /// What is wrong with it.
         what: String,
     },
+}
+
+impl FaultKind {
+    /// A short name, under which faults of a kind are counted.
+    pub fn name(&self) -> &'static str {
+        match self {
+            FaultKind::AbsentId => "absent_id",
+            FaultKind::AbsentTime => "absent_time",
+            FaultKind::TimeNotNumber => "time_not_number",
+            FaultKind::TimeTooFine => "time_too_fine",
+            FaultKind::TimeTooLarge { .. } => "time_too_large",
+            FaultKind::UnitChange => "unit_change",
+            FaultKind::IdNotInteger => "id_not_integer",
+            FaultKind::FeatureRow { .. } => "feature_row",
+            FaultKind::OpenQuote => "open_quote",
+            FaultKind::EndlessRow { .. } => "endless_row",
+            FaultKind::Ragged { .. } => "ragged_row",
+            FaultKind::FeatureNotFinite => "feature_not_finite",
+            FaultKind::HeaderInside => "header_inside",
+            FaultKind::LabelNotInteger => "label_not_integer",
+            FaultKind::NotUtf8 => "not_utf8",
+            FaultKind::CutCompressed => "cut_compressed",
+            FaultKind::DamagedCompressed => "damaged_compressed",
+            FaultKind::Empty => "empty",
+            FaultKind::NoRows => "no_rows",
+            FaultKind::NoHeader => "no_header",
+            FaultKind::Utf16 => "utf16",
+            FaultKind::Folder => "folder",
+            FaultKind::Binary => "binary",
+            FaultKind::NpyEvents => "npy_events",
+            FaultKind::LfsPointer => "lfs_pointer",
+            FaultKind::Unsupported { .. } => "unsupported",
+            FaultKind::UnknownColumn { .. } => "unknown_column",
+            FaultKind::MissingColumn { .. } => "missing_column",
+            FaultKind::SameColumn { .. } => "same_column",
+            FaultKind::ColumnType { .. } => "column_type",
+            FaultKind::UnknownId { .. } => "unknown_id",
+            FaultKind::NodeFeatures { .. } => "node_features",
+            FaultKind::HashMismatch => "hash_mismatch",
+            FaultKind::Damaged { .. } => "damaged",
+        }
+    }
+}
+
+/// What helps when the operating system refuses.
+fn io_mend(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "check the path (a relative one starts in the current folder)",
+        io::ErrorKind::PermissionDenied => "change its permissions, or use a copy that you own",
+        io::ErrorKind::StorageFull => "free space on that disk or choose another (no half file is left)",
+        io::ErrorKind::QuotaExceeded => "free some of your quota or choose another disk (no half file is left)",
+        io::ErrorKind::IsADirectory => "name a file, not a folder",
+        io::ErrorKind::NotADirectory => "a part of the path is a file; check the path",
+        io::ErrorKind::ReadOnlyFilesystem => "choose a folder that can be written",
+        _ => "the system's answer follows",
+    }
 }
 
 fn nearest_hint(nearest: &Option<String>) -> String {

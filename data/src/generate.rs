@@ -6,6 +6,9 @@
 //! rhythm). A model with memory can learn it. Everything is drawn by Philox: a seed names a stream. Metadata say that it
 //! is synthetic.
 //!
+//! Labels depend on history: a user whose last event is labelled 1 behaves otherwise in the few events before it (a new
+//! item at each, in quick succession, as before a ban). So a model that remembers can tell, and one that does not cannot.
+//!
 //! Two knobs make a stream harder to share between workers. *Skew* sends a share of all events to one item. *Drift* lets
 //! the hot nodes move: users and items lie on a ring by their ids, an arc of it is hot and goes round once from the first
 //! to the last event, and a share of the sessions and of the newly met items is taken from the arc that is hot then.
@@ -15,6 +18,7 @@
 use crate::error::{Error, Result};
 use crate::philox::{Key, Purpose};
 use crate::stream::{EventColumns, EventStream, IdMap, SpaceIds, StreamMeta, Tick};
+use arrow::buffer::Buffer;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +31,10 @@ pub enum Preset {
     Wikipedia,
     /// A month of posts in communities: 672,447 events, 10,000 users, 984 items.
     Reddit,
+    /// A month of actions in an online course: 411,749 events, 7,047 users, 97 items, 4,066 positive labels.
+    Mooc,
+    /// Four years of songs heard: 1,293,103 events, 980 users, 1,000 items.
+    Lastfm,
 }
 
 /// What to generate.
@@ -81,6 +89,8 @@ impl Preset {
         match self {
             Preset::Wikipedia => "wikipedia",
             Preset::Reddit => "reddit",
+            Preset::Mooc => "mooc",
+            Preset::Lastfm => "lastfm",
         }
     }
 
@@ -114,6 +124,34 @@ impl Preset {
                 skew: 0.0,
                 drift: 0.0,
             },
+            Preset::Mooc => Shape {
+                name: "synthetic-mooc",
+                events: 411_749,
+                users: 7_047,
+                items: 97,
+                positives: 4_066,
+                span: 2_572_086,
+                user_spread: 1.0,
+                item_exponent: 0.5,
+                same: 0.20,
+                older: 0.30,
+                skew: 0.0,
+                drift: 0.0,
+            },
+            Preset::Lastfm => Shape {
+                name: "synthetic-lastfm",
+                events: 1_293_103,
+                users: 980,
+                items: 1_000,
+                positives: 0,
+                span: 137_107_267,
+                user_spread: 1.0,
+                item_exponent: 0.6,
+                same: 0.10,
+                older: 0.68,
+                skew: 0.0,
+                drift: 0.0,
+            },
         }
     }
 }
@@ -134,6 +172,7 @@ enum Draw {
     DriftSession = 11,
     DriftItem = 12,
     Rank = 13,
+    Farewell = 14,
 }
 
 fn draws(seed: u64, what: Draw, of: u32) -> Key {
@@ -148,12 +187,13 @@ pub fn generate(config: &GenerateConfig) -> Result<EventStream> {
     let shape = config.sized()?;
     let activity = activity(&shape, config.seed);
     let popularity = Popularity::new(&shape, config.seed);
+    let leaving = positives(&shape, config.seed, &activity);
     let users: Vec<Vec<(i64, u32)>> = activity
         .into_par_iter()
         .enumerate()
-        .map(|(user, events)| user_events(&shape, &popularity, config.seed, user, events))
+        .map(|(user, events)| user_events(&shape, &popularity, config.seed, user, events, leaving[user]))
         .collect();
-    let columns = columns(&shape, config, &users);
+    let columns = columns(&shape, config, &users, &leaving);
     let ids = IdMap {
         source: SpaceIds::Integers((0..shape.users as i64).collect()),
         destination: Some(SpaceIds::Integers((0..shape.items as i64).collect())),
@@ -185,8 +225,9 @@ impl GenerateConfig {
             return Err(Error::setting("nodes", nodes, "at least 4 nodes are needed"));
         }
         let items = (nodes as f64 * shape.items as f64 / published.1 as f64).round().max(2.0) as usize;
-        if events < nodes - items {
-            let mend = format!("every user has an event: give at least {} events or fewer nodes", nodes - items);
+        let least = (nodes - items) * items.div_ceil(nodes - items);
+        if events < least {
+            let mend = format!("every node has an event: give at least {least} events or fewer nodes");
             return Err(Error::setting("events", events, mend));
         }
         if events as u64 >= u64::from(u32::MAX) {
@@ -214,10 +255,15 @@ impl GenerateConfig {
 }
 
 impl Shape {
-    /// The item that this user is the first to act on, so that each occurs. Under drift both lie at one place of the ring.
-    fn introduced(&self, user: usize) -> Option<u32> {
-        if self.drift == 0.0 {
-            return (user < self.items).then_some(user as u32);
+    /// The item that this user is to act on in event `k`, so that each item occurs. Under drift both lie at one place of
+    /// the ring.
+    fn introduced(&self, user: usize, k: usize) -> Option<u32> {
+        if self.drift == 0.0 || self.items > self.users {
+            let item = user + k * self.users;
+            return (item < self.items).then_some(item as u32);
+        }
+        if k > 0 {
+            return None;
         }
         let item = (user * self.items).div_ceil(self.users);
         (item < self.items && item * self.users / self.items == user).then_some(item as u32)
@@ -229,12 +275,13 @@ impl Shape {
     }
 }
 
-/// Events of each user: one, and a log-normal share of the rest.
+/// Events of each user: at least one (as many as introduce the items), and a log-normal share of the rest.
 fn activity(shape: &Shape, seed: u64) -> Vec<usize> {
+    let least = shape.items.div_ceil(shape.users).max(1);
     let key = draws(seed, Draw::Activity, 0);
     let weights: Vec<f64> =
         (0..shape.users as u64).map(|u| (shape.user_spread * key.normal(u).min(BUSIEST)).exp()).collect();
-    let (rest, sum) = ((shape.events - shape.users) as f64, weights.iter().sum::<f64>());
+    let (rest, sum) = ((shape.events - least * shape.users) as f64, weights.iter().sum::<f64>());
     let (mut seen, mut given) = (0.0, 0usize);
     let last = weights.len() - 1;
     weights
@@ -245,7 +292,7 @@ fn activity(shape: &Shape, seed: u64) -> Vec<usize> {
             let until = if user == last { rest as usize } else { (rest * seen / sum) as usize };
             let more = until - given;
             given = until;
-            1 + more
+            least + more
         })
         .collect()
 }
@@ -299,8 +346,16 @@ impl Popularity {
 }
 
 /// Times and items of one user, in time order.
-fn user_events(shape: &Shape, popularity: &Popularity, seed: u64, user: usize, events: usize) -> Vec<(i64, u32)> {
-    let times = times(shape, seed, user as u32, events);
+fn user_events(
+    shape: &Shape,
+    popularity: &Popularity,
+    seed: u64,
+    user: usize,
+    events: usize,
+    leaves: bool,
+) -> Vec<(i64, u32)> {
+    let times = times(shape, seed, user as u32, events, leaves);
+    let farewell = if leaves { farewell(events) } else { 0 };
     let of = |what| draws(seed, what, user as u32);
     let (choice, fresh, older) = (of(Draw::Choice), of(Draw::Item), of(Draw::Older));
     let (hub, moving) = (of(Draw::Hub), of(Draw::DriftItem));
@@ -313,13 +368,17 @@ fn user_events(shape: &Shape, popularity: &Popularity, seed: u64, user: usize, e
         }
     };
     // items in order of latest use
-    let introduced = shape.introduced(user);
-    let mut history = vec![introduced.unwrap_or_else(|| new_item(0, times[0]))];
+    let mut history = vec![shape.introduced(user, 0).unwrap_or_else(|| new_item(0, times[0]))];
     let step = |(k, time): (usize, i64)| {
-        if shape.skew > 0.0 && (k > 0 || introduced.is_none()) && hub.uniform(k as u64) < shape.skew {
+        let introduced = shape.introduced(user, k);
+        if shape.skew > 0.0 && introduced.is_none() && hub.uniform(k as u64) < shape.skew {
             return (time, 0);
         }
-        let turn = choice.uniform(k as u64);
+        if let Some(item) = introduced.filter(|_| k > 0) {
+            history.insert(0, item);
+            return (time, item);
+        }
+        let turn = if k + farewell >= events { 1.0 } else { choice.uniform(k as u64) };
         let place = if k == 0 || turn < shape.same {
             0
         } else if turn < shape.same + shape.older {
@@ -348,7 +407,9 @@ fn older_place(uniform: f64, known: usize) -> usize {
 }
 
 /// Sessions at random hours of random days, with short gaps inside.
-fn times(shape: &Shape, seed: u64, user: u32, events: usize) -> Vec<i64> {
+///
+/// * `leaves`: the last few events come in quick succession.
+fn times(shape: &Shape, seed: u64, user: u32, events: usize, leaves: bool) -> Vec<i64> {
     const CONTINUE: f64 = 0.75;
     let (session, gap) = (draws(seed, Draw::Session, user), draws(seed, Draw::Gap, user));
     let moving = draws(seed, Draw::DriftSession, user);
@@ -373,7 +434,20 @@ fn times(shape: &Shape, seed: u64, user: u32, events: usize) -> Vec<i64> {
         })
         .collect();
     times.sort_unstable();
+    if leaves {
+        let last = events - farewell(events);
+        let mut now = times[last];
+        for (k, time) in times[last..].iter_mut().enumerate().skip(1) {
+            now += 2 + i64::from(draws(seed, Draw::Farewell, user).below(k as u64, 12));
+            *time = now.min(shape.span);
+        }
+    }
     times
+}
+
+/// How many of a leaving user's events are unlike the others.
+fn farewell(events: usize) -> usize {
+    (events / 2).min(8)
 }
 
 /// A moment of a day with more going on at some hours than at others.
@@ -385,7 +459,7 @@ fn session_start(span: f64, day: f64, hour: f64) -> f64 {
 }
 
 /// Joins the users' events in time order.
-fn columns(shape: &Shape, config: &GenerateConfig, users: &[Vec<(i64, u32)>]) -> EventColumns {
+fn columns(shape: &Shape, config: &GenerateConfig, users: &[Vec<(i64, u32)>], leaving: &[bool]) -> EventColumns {
     let mut events: Vec<(i64, u32, u32, bool)> = Vec::with_capacity(shape.events);
     for (user, own) in users.iter().enumerate() {
         let last = own.len() - 1;
@@ -393,24 +467,25 @@ fn columns(shape: &Shape, config: &GenerateConfig, users: &[Vec<(i64, u32)>]) ->
     }
     events.par_sort_by_key(|&(time, user, ..)| (time, user));
     let first = events.first().map_or(0, |e| e.0);
-    let positive = positives(shape, config.seed);
-    let label = |&(_, user, _, last): &(i64, u32, u32, bool)| Some(i8::from(last && positive[user as usize]));
+    let label = |&(_, user, _, last): &(i64, u32, u32, bool)| Some(i8::from(last && leaving[user as usize]));
     EventColumns {
         source: events.iter().map(|e| e.1).collect(),
         destination: events.iter().map(|e| shape.users as u32 + e.2).collect(),
         time: events.iter().map(|e| e.0 - first).collect(),
         row: (0..events.len() as u64).collect(),
         labels: Some(events.iter().map(label).collect()),
-        features: (config.features > 0).then(|| features(shape, config, &events)),
+        features: (config.features > 0).then(|| Buffer::from_vec(features(shape, config, &events))),
         feature_dim: config.features,
+        mapping: None,
     }
 }
 
-/// The users whose last event is labelled 1, as when they are banned after it.
-fn positives(shape: &Shape, seed: u64) -> Vec<bool> {
+/// The users whose last event is labelled 1, as when they are banned after it: drawn among those with some history.
+fn positives(shape: &Shape, seed: u64, activity: &[usize]) -> Vec<bool> {
+    const SOME: usize = 12;
     let key = draws(seed, Draw::Label, 0);
     let mut order: Vec<usize> = (0..shape.users).collect();
-    order.sort_by_key(|&user| (key.word(user as u64), user));
+    order.sort_by_key(|&user| (activity[user] < SOME, key.word(user as u64), user));
     let mut positive = vec![false; shape.users];
     order[..shape.positives].iter().for_each(|&user| positive[user] = true);
     positive
@@ -460,6 +535,51 @@ mod tests {
         let s = Statistics::of(&generate(&GenerateConfig { preset: Preset::Reddit, ..Default::default() }).unwrap());
         assert_eq!((s.events, s.sources, s.destinations), (672_447, 10_000, 984));
         assert!((0.85..0.92).contains(&s.repeat_share), "{}", s.repeat_share);
+    }
+
+    #[test]
+    fn mooc_and_lastfm_have_the_published_counts() {
+        let of = |preset| Statistics::of(&generate(&GenerateConfig { preset, ..Default::default() }).unwrap());
+        let (mooc, lastfm) = (of(Preset::Mooc), of(Preset::Lastfm));
+        assert_eq!((mooc.events, mooc.sources, mooc.destinations), (411_749, 7_047, 97));
+        assert_eq!((lastfm.events, lastfm.sources, lastfm.destinations), (1_293_103, 980, 1_000));
+        assert_eq!(mooc.labels.iter().find(|l| l.value == 1).unwrap().events, 4_066);
+        assert_eq!(lastfm.labels.iter().find(|l| l.value == 1), None);
+        // distinct pairs of the published streams: 178,443 and 154,993
+        assert!((120_000..240_000).contains(&mooc.distinct_pairs), "{}", mooc.distinct_pairs);
+        assert!((100_000..230_000).contains(&lastfm.distinct_pairs), "{}", lastfm.distinct_pairs);
+    }
+
+    /// A rule that looks at a user's latest events only finds the labels: AUC of "how many of the last 6 gaps are short".
+    #[test]
+    fn labels_can_be_told_from_history() {
+        let stream = generate(&GenerateConfig::default()).unwrap();
+        let mut latest = vec![Vec::<(i64, u32)>::new(); stream.nodes() as usize];
+        let (mut positive, mut negative) = (Vec::new(), Vec::new());
+        for event in (0..stream.len() as u32).map(crate::EventId) {
+            let own = &mut latest[stream.source(event).index()];
+            own.push((stream.time(event).0, stream.destination(event).0));
+            let recent = &own[own.len().saturating_sub(7)..];
+            let quick = |w: &&[(i64, u32)]| w[1].0 - w[0].0 < 15 && w[1].1 != w[0].1;
+            let score = recent.windows(2).filter(quick).count();
+            if stream.label(event) == Some(1) { positive.push(score) } else { negative.push(score) }
+        }
+        let below = |p: &usize| {
+            negative
+                .iter()
+                .map(|n| {
+                    if n < p {
+                        1.0
+                    } else if n == p {
+                        0.5
+                    } else {
+                        0.0
+                    }
+                })
+                .sum::<f64>()
+        };
+        let auc = positive.iter().map(below).sum::<f64>() / (positive.len() * negative.len()) as f64;
+        assert!(auc > 0.9, "{auc}");
     }
 
     #[test]

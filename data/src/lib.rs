@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Reading order: [`id`], [`stream`], [`dataset`], [`split`], [`batch`], [`negative`]; then [`philox`], [`mod@generate`],
-//! [`statistics`], [`export`]. Shape letters: E events, N nodes, D_e edge feature, D_v node feature, B events in a batch.
+//! [`statistics`], [`drawing`], [`export`]. Shape letters: E events, N nodes, D_e edge feature, D_v node feature, B events in a batch.
 //!
 //! This crate knows no tensors, no models and no ranks: it builds and tests without libtorch.
 
 pub mod batch;
 pub mod dataset;
+pub mod drawing;
 pub mod error;
 pub mod export;
 pub mod generate;
@@ -25,7 +26,7 @@ pub mod statistics;
 pub mod stream;
 
 pub use batch::{Batch, Batches};
-pub use dataset::{Columns, DataConfig, TimeOrigin, load};
+pub use dataset::{Columns, DataConfig, Report, TimeOrigin, Watch, check, load, load_watched};
 pub use error::{Error, Fault, FaultKind, Result};
 pub use export::write_csv;
 pub use generate::{GenerateConfig, Preset, generate};

@@ -56,6 +56,10 @@ enum Shape {
     Wikipedia,
     /// 672,447 posts of 10,000 users to 984 communities
     Reddit,
+    /// 411,749 actions of 7,047 students on 97 parts of a course
+    Mooc,
+    /// 1,293,103 songs of 1,000 artists heard by 980 users
+    Lastfm,
 }
 
 /// Runs the command.
@@ -65,6 +69,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
         preset: match args.preset {
             Shape::Wikipedia => Preset::Wikipedia,
             Shape::Reddit => Preset::Reddit,
+            Shape::Mooc => Preset::Mooc,
+            Shape::Lastfm => Preset::Lastfm,
         },
         events: args.events,
         nodes: args.nodes,

@@ -1,23 +1,28 @@
 //! The command line: one file per command. Results go to standard output, everything else to standard error.
 
 mod bench;
+mod check;
 mod convert;
 mod eval;
 mod generate;
 mod inspect;
 mod logging;
 mod partition;
+mod progress;
 mod table;
 mod train;
 
 pub use logging::{log_error, log_to, start_logging};
 
+use crate::config::Config;
 use crate::error::{Error, Result};
 use clap::{Parser, Subcommand};
+use progress::Progress;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tidemill_data::dataset::DataConfig;
 use tidemill_data::stream::EventStream;
+use tidemill_data::{Fault, FaultKind, Watch};
 
 /// Trains memory-based temporal graph neural networks on event streams.
 #[derive(Debug, Parser)]
@@ -42,6 +47,7 @@ enum Command {
     Train(train::Args),
     Eval(eval::Args),
     Inspect(inspect::Args),
+    Check(check::Args),
     Convert(convert::Args),
     Generate(generate::Args),
     Partition(partition::Args),
@@ -56,7 +62,7 @@ impl Cli {
             Command::Eval(args) => args.quiet,
             Command::Convert(args) => args.quiet,
             Command::Generate(args) => args.quiet,
-            Command::Inspect(_) | Command::Partition(_) | Command::Bench(_) => false,
+            Command::Inspect(_) | Command::Check(_) | Command::Partition(_) | Command::Bench(_) => false,
         }
     }
 
@@ -69,6 +75,7 @@ impl Cli {
             Command::Train(args) => train::run(args),
             Command::Eval(args) => eval::run(args),
             Command::Inspect(args) => inspect::run(&args),
+            Command::Check(args) => check::run(&args),
             Command::Convert(args) => convert::run(&args),
             Command::Generate(args) => generate::run(&args),
             Command::Partition(args) => partition::run(&args),
@@ -77,10 +84,36 @@ impl Cli {
     }
 }
 
-/// Reads a stream; what the reader notices is logged.
-fn load(path: &Path) -> Result<EventStream> {
-    let mut notice = |notice: String| tracing::info!("{notice}");
-    Ok(tidemill_data::load(&DataConfig::of(path), &mut notice)?)
+/// How a command's file is read.
+#[derive(Debug, clap::Args)]
+struct ReadArgs {
+    /// Sets a key of [data], as in data.columns.src=buyer or data.tick=ms; may be given many times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl ReadArgs {
+    /// The `[data]` table for a file.
+    fn config(&self, path: &Path) -> Result<DataConfig> {
+        Config::data(path, &self.set)
+    }
+
+    /// Reads a stream; what the reader notices is logged. A stream of ours is read whole and held against its hash.
+    ///
+    /// * `scratch`: folder for features that do not fit memory.
+    fn load(&self, path: &Path, scratch: Option<PathBuf>, quiet: bool) -> Result<EventStream> {
+        let config = self.config(path)?;
+        let mut bar = Progress::new(path, quiet);
+        let mut notice = |notice: String| tracing::info!("{notice}");
+        let watch = Watch { notice: &mut notice, progress: &mut |read, of| bar.at(read, of), scratch };
+        let stream = tidemill_data::load_watched(&config, watch)?;
+        bar.finish();
+        if stream.verify() {
+            Ok(stream)
+        } else {
+            Err(tidemill_data::Error::from(Fault::of_file(path, FaultKind::HashMismatch)).into())
+        }
+    }
 }
 
 /// Refuses to write over a file that exists.

@@ -218,6 +218,24 @@ impl Config {
         Config::load(path, sets)
     }
 
+    /// The `[data]` table for a file, with each `KEY=VALUE` applied: the commands that read a file and train nothing.
+    ///
+    /// # Errors
+    /// A key that is none of `[data]`, or a value that can not be used.
+    pub fn data(path: &Path, sets: &[String]) -> Result<tidemill_data::DataConfig> {
+        let free = |key: &str| key.starts_with("data.") && key != "data.path";
+        let mend = "set keys of [data] only, as data.columns.src, data.tick or data.bipartite";
+        refuse_sets(sets, free, "the command only reads a file of events", mend)?;
+        let mut source = read::Source::new("", Path::new("--set"))?;
+        for set in sets {
+            source.set(set)?;
+        }
+        let mut config = source.config()?;
+        config.data.path = path.to_owned();
+        config.data.validate()?;
+        Ok(config.data)
+    }
+
     /// This configuration with everything at its default that may differ when a run goes on, the data's place included.
     pub fn fixed_on_resume(&self) -> Config {
         let mut fixed = self.clone();

@@ -66,3 +66,40 @@ fn convert_keeps_every_event_and_draws_features_on_request() {
     assert_ne!(features("one.arrow"), features("two.arrow"));
     place.refuse("convert trips.csv plain.arrow", &["plain.arrow exists already"]);
 }
+
+#[test]
+fn check_lists_faults_and_exits_2() {
+    let place = Workspace::new();
+    place.write("good.csv", "src,dst,timestamp\n1,2,3\n1,2,3\n");
+    let said = place.succeed("check good.csv");
+    assert!(said.out.contains("warning: good.csv, row 2") && said.out.contains("0 errors"), "{}", said.out);
+    place.write("bad.csv", "src,dst,timestamp\n1,2,3\n,2,4\n1,2,soon\n");
+    let said = place.run("check bad.csv --json");
+    assert_eq!(said.code, 2, "{}", said.err);
+    let value: serde_json::Value = serde_json::from_str(&said.out).expect("JSON on standard output");
+    assert_eq!((&value["events"], &value["errors"][0]["count"]), (&1.into(), &1.into()), "{value}");
+    // `train` says the same
+    place.write("run.toml", "[data]\npath = \"bad.csv\"\n");
+    let sentence = value["errors"][0]["places"][0]["sentence"].as_str().expect("a sentence");
+    let trained = place.run("train run.toml");
+    let words = sentence.split_once(", row").expect("a row").1;
+    assert!(trained.code == 2 && trained.err.contains(words), "{}\n{sentence}", trained.err);
+    place.refuse("check nowhere.csv", &["nowhere.csv", "check the path"]);
+    place.refuse("check .", &["this is a folder"]);
+}
+
+#[test]
+fn columns_are_mapped_on_the_command_line() {
+    let place = Workspace::new();
+    place.write("orders.csv", "when;shop;buyer\n2024-01-31T12:00:00Z;x;ann\n2024-01-31T12:00:01.5Z;y;bob\n");
+    let sets = "--set data.columns.src=buyer --set data.columns.dst=shop --set data.columns.time=when";
+    let said = place.succeed(&format!("convert orders.csv orders.arrow {sets}"));
+    assert!(said.out.contains("2 events, 4 nodes"), "{}", said.out);
+    place.succeed(&format!("check orders.csv {sets}"));
+    let said = place.succeed(&format!("inspect orders.csv --html page.html {sets}"));
+    assert!(said.out.contains("1.5") || said.out.contains("10^-1"), "{}", said.out);
+    let page = std::fs::read_to_string(place.path("page.html")).expect("a page");
+    assert_eq!(page.matches("<svg").count(), 4);
+    place.refuse("inspect orders.csv --set train.lr=1", &["train.lr", "set keys of [data] only"]);
+    place.refuse("inspect orders.arrow --set data.tick=ms", &["data.tick", "drop the key"]);
+}

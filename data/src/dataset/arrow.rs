@@ -1,54 +1,95 @@
-//! Arrow IPC in: our own streams are mapped; tables of other programs are read by column names, copying.
+//! Arrow IPC and Parquet in: our own streams are mapped; tables of other programs are read by column names, copying.
 
 use super::builder::{About, EventBuilder, TextIds};
 use super::config::DataConfig;
 use super::decimal::Decimal;
+use super::intern::{Interner, Refused, is_absent};
 use super::layout::{FeatureFields, Layout};
+use super::session::{Faults, Session};
+use super::table::{FloatRows, Table, cast};
 use crate::error::{Error, Fault, FaultKind, Result};
 use crate::stream::ipc::IpcFile;
 use crate::stream::{EventStream, FORMAT_KEY, TimeUnit};
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, Float32Array, RecordBatch};
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type, SchemaRef, TimeUnit as ArrowUnit};
-use arrow::error::ArrowError;
-use arrow::ipc::reader::FileReader;
-use std::fs::File;
-use std::io::BufReader;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, LargeStringArray, RecordBatch};
+use arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type, TimeUnit as ArrowUnit, UInt64Type};
+use std::path::Path;
 
 /// Opens a stream of ours, or reads a table.
-pub(crate) fn load(config: &DataConfig, about: About, notice: &mut dyn FnMut(String)) -> Result<EventStream> {
+pub(crate) fn load(config: &DataConfig, about: About, session: &mut Session<'_>) -> Result<EventStream> {
     let path = &config.path;
     if !IpcFile::open(path)?.metadata.contains_key(FORMAT_KEY) {
-        return load_table(config, about, notice);
+        return load_table(config, about, session, Table::open);
     }
-    if config.columns != super::Columns::default() || config.bipartite.is_some() || config.tick.is_some() {
-        notice("the file is an event stream already: data.columns, data.bipartite and data.tick are not used".into());
-    }
-    EventStream::open(path)
+    let stream = match session.faults {
+        Faults::EndAtFirst => EventStream::open(path)?,
+        Faults::Count(_) => EventStream::open_verified(path)?,
+    };
+    refuse_settings(config, &stream)?;
+    Ok(stream)
 }
 
-fn load_table(config: &DataConfig, about: About, notice: &mut dyn FnMut(String)) -> Result<EventStream> {
-    let mut table = Table::open(&config.path)?;
-    let names: Vec<String> = table.schema.fields().iter().map(|f| f.name().clone()).collect();
-    let mut mapping = config.columns.clone();
-    if mapping.features.is_empty() && names.iter().any(|n| n == "features") {
-        mapping.features.push("features".into());
+/// Keys that say how to read a source can not change what was read from it already.
+fn refuse_settings(config: &DataConfig, stream: &EventStream) -> Result<()> {
+    let mend =
+        |what: &str| format!("the file is an event stream already, {what}; drop the key or convert the source with it");
+    if let Some(tick) = &config.tick {
+        return Err(Error::setting("data.tick", tick, mend(&format!("with a tick of {}", stream.tick()))));
     }
-    let layout = Layout::find(names, &mapping).map_err(|kind| Fault::of_file(&config.path, kind))?;
-    let (text, unit) = (table.text_ids(&layout, config.bipartite)?, table.unit(&layout, config.unit()?));
-    let mut builder = EventBuilder::new(unit, text, layout.label.is_some());
-    while let Some(batch) = table.next()? {
-        let rows =
-            BatchRows { path: &config.path, first: builder.sources.len() as u64 + 1, layout: &layout, batch: &batch };
-        rows.push_to(&mut builder)?;
+    if config.columns != super::Columns::default() {
+        return Err(Error::setting("data.columns", "{..}", mend("its columns are mapped")));
     }
-    if builder.sources.is_empty() {
+    match config.bipartite {
+        Some(set) if set != stream.meta().bipartite => {
+            let spaces = if stream.meta().bipartite { "with two id spaces" } else { "with one id space" };
+            Err(Error::setting("data.bipartite", set, mend(spaces)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads a table that `open` opens.
+pub(crate) fn load_table(
+    config: &DataConfig,
+    about: About,
+    session: &mut Session<'_>,
+    open: impl Fn(&Path) -> Result<Table>,
+) -> Result<EventStream> {
+    let mut text = TextIds::default();
+    loop {
+        let mut table = open(&config.path)?;
+        let mut mapping = config.columns.clone();
+        if mapping.features.is_empty() && table.names().iter().any(|n| n == "features") {
+            mapping.features.push("features".into());
+        }
+        let layout = Layout::find(table.names(), &mapping).map_err(|kind| Fault::of_file(&config.path, kind))?;
+        let known = text_ids(&table, config, &layout)?;
+        text = TextIds { source: text.source || known.source, destination: text.destination || known.destination };
+        let unit = time_unit(&table, config, &layout)?;
+        let mut builder = EventBuilder::new(unit, text, layout.label.is_some(), &session.scratch);
+        match read_batches(&mut table, config, &layout, &mut builder, session)? {
+            Some(wanted) => {
+                let together = config.bipartite == Some(false);
+                text.source |= wanted.source || together;
+                text.destination |= wanted.destination || together;
+                session.faults.restart();
+            }
+            None => return finish(builder, layout, about, config, session),
+        }
+    }
+}
+
+fn finish(
+    builder: EventBuilder,
+    layout: Layout,
+    about: About,
+    config: &DataConfig,
+    session: &mut Session<'_>,
+) -> Result<EventStream> {
+    if builder.len() == 0 && matches!(session.faults, Faults::EndAtFirst) {
         return Err(Fault::of_file(&config.path, FaultKind::NoRows).into());
     }
     if !layout.ignored.is_empty() {
-        notice(format!("columns not used: {}; map them with data.columns", layout.ignored.join(", ")));
+        (session.notice)(format!("columns not used: {}; map them with data.columns", layout.ignored.join(", ")));
     }
     let about = About {
         names_two_spaces: layout.names_two_spaces(),
@@ -56,215 +97,284 @@ fn load_table(config: &DataConfig, about: About, notice: &mut dyn FnMut(String))
         feature_columns: layout.feature_names(),
         ..about
     };
-    builder.finish(about, notice)
+    builder.finish(about, session.notice)
 }
 
-/// An Arrow file of another program.
-pub(crate) struct Table {
-    path: PathBuf,
-    pub(crate) schema: SchemaRef,
-    reader: FileReader<BufReader<File>>,
-}
-
-impl Table {
-    pub(crate) fn open(path: &Path) -> Result<Table> {
-        IpcFile::open(path)?.check_bodies()?;
-        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-        let reader = guarded(path, || FileReader::try_new(BufReader::new(file), None))?;
-        Ok(Table { path: path.to_owned(), schema: reader.schema(), reader })
-    }
-
-    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let Table { path, reader, .. } = self;
-        guarded(path, || reader.next().transpose())
-    }
-
-    fn text_ids(&self, layout: &Layout, bipartite: Option<bool>) -> Result<TextIds> {
-        let text = |at: usize, role: &'static str| -> Result<bool> {
-            let field = self.schema.field(at);
-            match field.data_type() {
-                t if t.is_integer() => Ok(false),
-                DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Dictionary(..) => Ok(true),
-                other => {
-                    let fault = Fault::of_file(&self.path, FaultKind::ColumnType { role, found: other.to_string() });
-                    Err(Fault { column: Some(field.name().clone()), ..fault }.into())
-                }
+/// Puts all batches into the builder, or says which id columns must be text.
+fn read_batches(
+    table: &mut Table,
+    config: &DataConfig,
+    layout: &Layout,
+    builder: &mut EventBuilder,
+    session: &mut Session<'_>,
+) -> Result<Option<TextIds>> {
+    let mut first = 1u64;
+    loop {
+        let batch = match table.next() {
+            Ok(Some(batch)) => batch,
+            Ok(None) => return Ok(None),
+            Err(Error::Fault(fault)) => {
+                session.faults.found(*fault)?;
+                return Ok(None);
             }
+            Err(error) => return Err(error),
         };
-        let (source, destination) = (text(layout.source, "src")?, text(layout.destination, "dst")?);
-        let together = bipartite == Some(false) && (source || destination);
-        Ok(TextIds { source: source || together, destination: destination || together })
-    }
-
-    /// The unit of the times: a timestamp column states its own.
-    fn unit(&self, layout: &Layout, set: TimeUnit) -> TimeUnit {
-        match self.schema.field(layout.time).data_type() {
-            DataType::Timestamp(ArrowUnit::Second, _) => TimeUnit::Seconds,
-            DataType::Timestamp(ArrowUnit::Millisecond, _) => TimeUnit::Milliseconds,
-            DataType::Timestamp(ArrowUnit::Microsecond, _) => TimeUnit::Microseconds,
-            DataType::Timestamp(ArrowUnit::Nanosecond, _) => TimeUnit::Nanoseconds,
-            _ => set,
+        let rows = batch.num_rows() as u64;
+        let columns = match BatchColumns::of(&config.path, first, layout, &batch, builder) {
+            Ok(Ok(columns)) => columns,
+            Ok(Err(wanted)) => return Ok(Some(wanted)),
+            Err(error) => return Err(error),
+        };
+        columns.push_to(builder, session)?;
+        first += rows;
+        if let Some(all) = table.rows {
+            (session.progress)(first - 1, all);
         }
     }
 }
 
-/// Runs the Arrow reader. Its checks on foreign files end in errors mostly; a panic is taken for damage too.
-fn guarded<T>(path: &Path, read: impl FnOnce() -> std::result::Result<T, ArrowError>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(read)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(source)) => Err(Error::Arrow { path: path.to_owned(), doing: "read", source }),
-        Err(_) => Err(Fault::of_file(path, FaultKind::Damaged { what: "the Arrow reader gave up".into() }).into()),
+fn text_ids(table: &Table, config: &DataConfig, layout: &Layout) -> Result<TextIds> {
+    let text = |at: usize, role: &'static str| -> Result<bool> {
+        let field = table.schema.field(at);
+        match field.data_type() {
+            t if t.is_integer() || matches!(t, DataType::Float32 | DataType::Float64) => Ok(false),
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Dictionary(..) => Ok(true),
+            other => {
+                let fault = Fault::of_file(&config.path, FaultKind::ColumnType { role, found: other.to_string() });
+                Err(Fault { column: Some(field.name().clone()), ..fault }.into())
+            }
+        }
+    };
+    let (source, destination) = (text(layout.source, "src")?, text(layout.destination, "dst")?);
+    let together = config.bipartite == Some(false) && (source || destination);
+    Ok(TextIds { source: source || together, destination: destination || together })
+}
+
+/// The unit of the times: a column of timestamps or dates states its own.
+fn time_unit(table: &Table, config: &DataConfig, layout: &Layout) -> Result<TimeUnit> {
+    let field = table.schema.field(layout.time);
+    let own = match field.data_type() {
+        DataType::Timestamp(ArrowUnit::Second, _) | DataType::Date32 => TimeUnit::Seconds,
+        DataType::Timestamp(ArrowUnit::Millisecond, _) | DataType::Date64 => TimeUnit::Milliseconds,
+        DataType::Timestamp(ArrowUnit::Microsecond, _) => TimeUnit::Microseconds,
+        DataType::Timestamp(ArrowUnit::Nanosecond, _) => TimeUnit::Nanoseconds,
+        _ => return config.unit(),
+    };
+    match &config.tick {
+        Some(tick) if config.unit()? != own => {
+            let mend = format!("column `{}` states its own unit ({}); drop the key", field.name(), field.data_type());
+            Err(Error::setting("data.tick", tick, mend))
+        }
+        _ => Ok(own),
     }
 }
 
-struct BatchRows<'a> {
+enum Ids {
+    Integers(Int64Array),
+    Floats(Float64Array),
+    Texts(LargeStringArray),
+}
+
+enum Times {
+    Integers(Int64Array),
+    Texts(Vec<Option<String>>),
+}
+
+/// The columns of a batch in the types that rows are read from.
+struct BatchColumns<'a> {
     path: &'a Path,
     /// Row number of the batch's first row.
     first: u64,
     layout: &'a Layout,
-    batch: &'a RecordBatch,
+    rows: usize,
+    time: Times,
+    source: Ids,
+    destination: Ids,
+    label: Option<Float64Array>,
+    features: Option<FloatRows>,
 }
 
-impl BatchRows<'_> {
-    fn push_to(&self, builder: &mut EventBuilder) -> Result<()> {
-        let layout = self.layout;
-        self.push_times(builder)?;
-        let sources = self.ids(layout.source, "src", &mut builder.source)?;
-        builder.sources.extend(sources);
-        let destinations = self.ids(layout.destination, "dst", &mut builder.destination)?;
-        builder.destinations.extend(destinations);
-        if let (Some(at), Some(labels)) = (layout.label, &mut builder.labels) {
-            self.push_labels(at, labels)?;
-        }
-        let FeatureFields::Columns(columns) = &layout.features else {
-            return Ok(());
+impl<'a> BatchColumns<'a> {
+    /// The columns, or which ids are too large for integers.
+    fn of(
+        path: &'a Path,
+        first: u64,
+        layout: &'a Layout,
+        batch: &RecordBatch,
+        builder: &mut EventBuilder,
+    ) -> Result<std::result::Result<BatchColumns<'a>, TextIds>> {
+        let named = |at: usize| (batch.column(at), layout.name(at));
+        let (source, destination) = (named(layout.source), named(layout.destination));
+        let (Some(source), Some(destination)) =
+            (ids(source, path, "src", &builder.source)?, ids(destination, path, "dst", &builder.destination)?)
+        else {
+            return Ok(Err(TextIds { source: too_large(source.0), destination: too_large(destination.0) }));
         };
-        let rows = FloatRows::of(self.batch, columns, self.path)?;
-        builder.feature_dim = rows.dim;
-        rows.push_to(&mut builder.features, self.path, self.first)
-    }
-
-    fn fault(&self, row: usize, at: usize, value: &str, kind: FaultKind) -> Error {
-        Fault::of_file(self.path, kind).at(Some(self.first + row as u64), self.layout.name(at), value.as_bytes()).into()
-    }
-
-    fn ids(&self, at: usize, role: &'static str, interner: &mut super::intern::Interner) -> Result<Vec<u32>> {
-        use super::intern::{Interner, Refused};
-        let column = self.batch.column(at);
-        let absent = |row| self.fault(row, at, "null", FaultKind::AbsentId);
-        if let Interner::Integers(_) = interner {
-            let ids = cast(column, &DataType::Int64, self.path, role)?;
-            let ids = ids.as_primitive::<Int64Type>();
-            return ids
-                .iter()
-                .enumerate()
-                .map(|(r, id)| Ok(interner.push_integer(id.ok_or_else(|| absent(r))?)))
-                .collect();
-        }
-        let ids = cast(column, &DataType::LargeUtf8, self.path, role)?;
-        let ids = ids.as_string::<i64>();
-        let push = |(row, id): (usize, Option<&str>)| {
-            let id = id.ok_or_else(|| absent(row))?;
-            interner.push(id.as_bytes()).map_err(|refused| match refused {
-                Refused::Fault(kind) => self.fault(row, at, id, kind),
-                Refused::NotInteger => unreachable!("the column holds text"),
-            })
+        let (time, time_name) = named(layout.time);
+        let label = match layout.label.map(named) {
+            Some((column, name)) => {
+                Some(cast(column, &DataType::Float64, path, name, "label")?.as_primitive::<Float64Type>().clone())
+            }
+            None => None,
         };
-        ids.iter().enumerate().map(push).collect()
-    }
-
-    fn push_times(&self, builder: &mut EventBuilder) -> Result<()> {
-        let at = self.layout.time;
-        let column = self.batch.column(at);
-        let mut push = |row: usize, text: Option<String>, time: std::result::Result<Decimal, FaultKind>| {
-            let text = text.unwrap_or_else(|| "null".into());
-            let pushed = time.and_then(|time| builder.time.push(time));
-            pushed.map_err(|kind| self.fault(row, at, &text, kind))
+        let features = match &layout.features {
+            FeatureFields::Columns(columns) if !columns.is_empty() => Some(FloatRows::of(batch, columns, path)?),
+            _ => None,
         };
-        let kind = column.data_type();
-        if kind.is_integer() || matches!(kind, DataType::Timestamp(..)) {
-            let times = cast(column, &DataType::Int64, self.path, "time")?;
-            let times = times.as_primitive::<Int64Type>().iter().enumerate();
-            return times
-                .into_iter()
-                .try_for_each(|(r, t)| push(r, None, t.map(Decimal::integer).ok_or(FaultKind::AbsentTime)));
-        }
-        let texts: Vec<Option<String>> = match kind {
-            DataType::Float32 => {
-                column.as_primitive::<Float32Type>().iter().map(|t| t.map(|t| t.to_string())).collect()
-            }
-            DataType::Float64 => {
-                column.as_primitive::<Float64Type>().iter().map(|t| t.map(|t| t.to_string())).collect()
-            }
-            _ => {
-                let texts = cast(column, &DataType::LargeUtf8, self.path, "time")?;
-                texts.as_string::<i64>().iter().map(|t| t.map(|t| t.trim().to_owned())).collect()
-            }
+        let columns = BatchColumns {
+            path,
+            first,
+            layout,
+            rows: batch.num_rows(),
+            time: times(time, path, time_name)?,
+            source,
+            destination,
+            label,
+            features,
         };
-        texts.into_iter().enumerate().try_for_each(|(row, text)| {
-            let present = text.as_deref().filter(|t| !super::intern::is_absent(t.as_bytes()));
-            let time = present.ok_or(FaultKind::AbsentTime).and_then(|t| Decimal::parse(t.as_bytes()));
-            push(row, text, time)
-        })
+        Ok(Ok(columns))
     }
 
-    fn push_labels(&self, at: usize, labels: &mut Vec<Option<i8>>) -> Result<()> {
-        let column = cast(self.batch.column(at), &DataType::Float64, self.path, "label")?;
-        for (row, label) in column.as_primitive::<Float64Type>().iter().enumerate() {
-            if label.is_some_and(|l| l.fract() != 0.0 || !(-128.0..=127.0).contains(&l)) {
-                return Err(self.fault(row, at, &label.unwrap_or_default().to_string(), FaultKind::LabelNotInteger));
+    fn push_to(&self, builder: &mut EventBuilder, session: &mut Session<'_>) -> Result<()> {
+        if let Some(features) = &self.features
+            && self.rows > 0
+        {
+            if builder.len() == 0 {
+                builder.features.dim = features.dim;
+            } else if builder.features.dim != features.dim {
+                let kind = FaultKind::Ragged { expected: builder.features.dim, found: features.dim };
+                return Err(Fault { row: Some(self.first), ..Fault::of_file(self.path, kind) }.into());
             }
-            labels.push(label.map(|l| l as i8));
         }
-        Ok(())
-    }
-}
-
-/// Some columns of a batch, as one row-major matrix of f32.
-pub(crate) struct FloatRows {
-    columns: Vec<(String, Float32Array, usize)>,
-    pub(crate) dim: usize,
-}
-
-impl FloatRows {
-    pub(crate) fn of(batch: &RecordBatch, columns: &[usize], path: &Path) -> Result<FloatRows> {
-        let take = |&at: &usize| {
-            let (values, width) = match batch.column(at).as_any().downcast_ref::<FixedSizeListArray>() {
-                Some(list) if list.null_count() == 0 => {
-                    let width = list.value_length() as usize;
-                    (list.values().slice(list.value_offset_at(0), list.len() * width), width)
+        for row in 0..self.rows {
+            match self.push_row(row, builder) {
+                Ok((source, destination, label)) => {
+                    builder.end_event(self.first + row as u64, source, destination, label)?;
                 }
-                _ => (batch.column(at).clone(), 1),
-            };
-            let values = cast(&values, &DataType::Float32, path, "features")?;
-            Ok((batch.schema_ref().field(at).name().clone(), values.as_primitive::<Float32Type>().clone(), width))
-        };
-        let columns = columns.iter().map(take).collect::<Result<Vec<_>>>()?;
-        Ok(FloatRows { dim: columns.iter().map(|(_, _, width)| width).sum(), columns })
-    }
-
-    /// Appends all rows.
-    pub(crate) fn push_to(&self, out: &mut Vec<f32>, path: &Path, first_row: u64) -> Result<()> {
-        let rows = self.columns.first().map_or(0, |(_, values, width)| values.len() / (*width).max(1));
-        for row in 0..rows {
-            for (name, values, width) in &self.columns {
-                for at in row * width..(row + 1) * width {
-                    if values.is_null(at) || !values.value(at).is_finite() {
-                        let value = if values.is_null(at) { "null".into() } else { values.value(at).to_string() };
-                        let fault = Fault::of_file(path, FaultKind::FeatureNotFinite);
-                        return Err(fault.at(Some(first_row + row as u64), name, value.as_bytes()).into());
-                    }
-                    out.push(values.value(at));
+                Err(fault) => {
+                    builder.drop_event();
+                    session.faults.found(*fault)?;
                 }
             }
         }
         Ok(())
     }
+
+    #[expect(clippy::type_complexity, reason = "one private caller takes it apart at once")]
+    fn push_row(
+        &self,
+        row: usize,
+        builder: &mut EventBuilder,
+    ) -> std::result::Result<(u32, u32, Option<i8>), Box<Fault>> {
+        self.push_time(row, builder)?;
+        let source = self.id(&self.source, self.layout.source, row, &mut builder.source)?;
+        let destination = self.id(&self.destination, self.layout.destination, row, &mut builder.destination)?;
+        let label = self.label(row)?;
+        if let Some(features) = &self.features {
+            let pushed = features.row(row, |value| builder.features.push(value));
+            pushed.map_err(|(name, value)| {
+                let fault = Fault::of_file(self.path, FaultKind::FeatureNotFinite);
+                Box::new(fault.at(Some(self.first + row as u64), name, value.as_bytes()))
+            })?;
+        }
+        Ok((source, destination, label))
+    }
+
+    fn fault(&self, row: usize, at: usize, value: &str, kind: FaultKind) -> Box<Fault> {
+        let fault = Fault::of_file(self.path, kind);
+        Box::new(fault.at(Some(self.first + row as u64), self.layout.name(at), value.as_bytes()))
+    }
+
+    fn id(&self, ids: &Ids, at: usize, row: usize, interner: &mut Interner) -> std::result::Result<u32, Box<Fault>> {
+        let absent = || self.fault(row, at, "null", FaultKind::AbsentId);
+        match ids {
+            Ids::Integers(ids) => ids.is_valid(row).then(|| interner.push_integer(ids.value(row))).ok_or_else(absent),
+            Ids::Floats(ids) if ids.is_null(row) || ids.value(row).is_nan() => Err(absent()),
+            Ids::Floats(ids) => match ids.value(row) {
+                // every integer up to 2^53 has a float of its own
+                id if id.fract() == 0.0 && id.abs() <= (1u64 << 53) as f64 => Ok(interner.push_integer(id as i64)),
+                id => Err(self.fault(row, at, &id.to_string(), FaultKind::IdNotInteger)),
+            },
+            Ids::Texts(ids) if ids.is_null(row) => Err(absent()),
+            Ids::Texts(ids) => interner.push(ids.value(row).as_bytes()).map_err(|refused| match refused {
+                Refused::Fault(kind) => self.fault(row, at, ids.value(row), kind),
+                Refused::NotInteger => self.fault(row, at, ids.value(row), FaultKind::IdNotInteger),
+            }),
+        }
+    }
+
+    fn push_time(&self, row: usize, builder: &mut EventBuilder) -> std::result::Result<(), Box<Fault>> {
+        let fault = |value: &str, kind| self.fault(row, self.layout.time, value, kind);
+        match &self.time {
+            Times::Integers(times) if times.is_null(row) => Err(fault("null", FaultKind::AbsentTime)),
+            Times::Integers(times) => {
+                let time = times.value(row);
+                builder.time.push(Decimal::integer(time)).map_err(|kind| fault(&time.to_string(), kind))
+            }
+            Times::Texts(times) => match times[row].as_deref() {
+                None => Err(fault("null", FaultKind::AbsentTime)),
+                Some(text) if is_absent(text.as_bytes()) => Err(fault(text, FaultKind::AbsentTime)),
+                Some(text) => builder.time.push_text(text.as_bytes()).map_err(|kind| fault(text, kind)),
+            },
+        }
+    }
+
+    fn label(&self, row: usize) -> std::result::Result<Option<i8>, Box<Fault>> {
+        let (Some(labels), Some(at)) = (&self.label, self.layout.label) else { return Ok(None) };
+        if labels.is_null(row) {
+            return Ok(None);
+        }
+        let label = labels.value(row);
+        if label.fract() != 0.0 || !(-128.0..=127.0).contains(&label) {
+            return Err(self.fault(row, at, &label.to_string(), FaultKind::LabelNotInteger));
+        }
+        Ok(Some(label as i8))
+    }
 }
 
-/// Casts a column; a value that does not fit is an error.
-pub(crate) fn cast(column: &ArrayRef, to: &DataType, path: &Path, role: &'static str) -> Result<ArrayRef> {
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    cast_with_options(column, to, &options)
-        .map_err(|_| Fault::of_file(path, FaultKind::ColumnType { role, found: column.data_type().to_string() }).into())
+/// Whether a column of unsigned integers has one beyond 63 bits.
+fn too_large(column: &ArrayRef) -> bool {
+    column.as_primitive_opt::<UInt64Type>().is_some_and(|ids| ids.iter().flatten().any(|id| i64::try_from(id).is_err()))
+}
+
+/// A column of ids; none if they are integers too large for that.
+fn ids((column, name): (&ArrayRef, &str), path: &Path, role: &'static str, interner: &Interner) -> Result<Option<Ids>> {
+    if matches!(interner, Interner::Texts(_)) {
+        let texts = cast(column, &DataType::LargeUtf8, path, name, role)?;
+        return Ok(Some(Ids::Texts(texts.as_string::<i64>().clone())));
+    }
+    if too_large(column) {
+        return Ok(None);
+    }
+    Ok(Some(match column.data_type() {
+        DataType::Float32 | DataType::Float64 => {
+            Ids::Floats(cast(column, &DataType::Float64, path, name, role)?.as_primitive::<Float64Type>().clone())
+        }
+        _ => Ids::Integers(cast(column, &DataType::Int64, path, name, role)?.as_primitive::<Int64Type>().clone()),
+    }))
+}
+
+fn times(column: &ArrayRef, path: &Path, name: &str) -> Result<Times> {
+    let cast = |to: &DataType| cast(column, to, path, name, "time");
+    let integers = |array: ArrayRef| Times::Integers(array.as_primitive::<Int64Type>().clone());
+    Ok(match column.data_type() {
+        kind if kind.is_integer() || matches!(kind, DataType::Timestamp(..) | DataType::Date64) => {
+            integers(cast(&DataType::Int64)?)
+        }
+        DataType::Date32 => {
+            let days = cast(&DataType::Int32)?;
+            let seconds = days.as_primitive::<arrow::datatypes::Int32Type>().iter();
+            Times::Integers(seconds.map(|day| day.map(|day| i64::from(day) * 86_400)).collect())
+        }
+        DataType::Float32 => {
+            Times::Texts(column.as_primitive::<Float32Type>().iter().map(|t| t.map(|t| t.to_string())).collect())
+        }
+        DataType::Float64 => {
+            Times::Texts(column.as_primitive::<Float64Type>().iter().map(|t| t.map(|t| t.to_string())).collect())
+        }
+        _ => {
+            let texts = cast(&DataType::LargeUtf8)?;
+            Times::Texts(texts.as_string::<i64>().iter().map(|t| t.map(|t| t.trim().to_owned())).collect())
+        }
+    })
 }

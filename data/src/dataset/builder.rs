@@ -1,10 +1,12 @@
 //! From rows in file order to a stream in event order.
 
 use super::decimal::TimeColumn;
+use super::feature_rows::FeatureRows;
 use super::intern::{Interner, rank};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::stream::{EventColumns, EventStream, StreamMeta, TimeUnit};
 use rayon::prelude::*;
+use std::path::Path;
 
 /// The columns of a file while it is read.
 #[derive(Debug)]
@@ -14,10 +16,10 @@ pub(crate) struct EventBuilder {
     pub(crate) destination: Interner,
     pub(crate) sources: Vec<u32>,
     pub(crate) destinations: Vec<u32>,
+    /// Data row of each event in the file, from 0; rows with faults are left out.
+    rows: Vec<u64>,
     pub(crate) labels: Option<Vec<Option<i8>>>,
-    /// `[rows, feature_dim]` row-major.
-    pub(crate) features: Vec<f32>,
-    pub(crate) feature_dim: usize,
+    pub(crate) features: FeatureRows,
 }
 
 /// What a file says of itself beside its rows.
@@ -40,21 +42,53 @@ pub(crate) struct TextIds {
 }
 
 impl EventBuilder {
-    pub(crate) fn new(unit: TimeUnit, text: TextIds, labels: bool) -> EventBuilder {
+    /// * `scratch`: the folder for what does not fit memory.
+    pub(crate) fn new(unit: TimeUnit, text: TextIds, labels: bool, scratch: &Path) -> EventBuilder {
         EventBuilder {
             time: TimeColumn::new(unit),
             source: Interner::new(text.source),
             destination: Interner::new(text.destination),
             sources: Vec::new(),
             destinations: Vec::new(),
+            rows: Vec::new(),
             labels: labels.then(Vec::new),
-            features: Vec::new(),
-            feature_dim: 0,
+            features: FeatureRows::new(scratch),
         }
+    }
+
+    /// Number of whole events.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Ends an event whose time and features are pushed already.
+    ///
+    /// * `row`: its data row in the file, from 1.
+    ///
+    /// # Errors
+    /// If features cannot be written to their temporary file.
+    #[inline]
+    pub(crate) fn end_event(&mut self, row: u64, source: u32, destination: u32, label: Option<i8>) -> Result<()> {
+        self.sources.push(source);
+        self.destinations.push(destination);
+        self.rows.push(row - 1);
+        if let Some(labels) = &mut self.labels {
+            labels.push(label);
+        }
+        if self.features.dim > 0 { self.features.end_row() } else { Ok(()) }
+    }
+
+    /// Drops the pieces of an event that was not ended (ids that only it has stay known).
+    pub(crate) fn drop_event(&mut self) {
+        self.time.truncate(self.rows.len());
+        self.features.truncate(self.rows.len());
     }
 
     /// Ranks the ids, orders the events and makes the stream.
     pub(crate) fn finish(self, about: About, notice: &mut dyn FnMut(String)) -> Result<EventStream> {
+        if self.rows.len() as u64 >= u64::from(u32::MAX) {
+            return Err(Error::TooMany { what: "events", found: self.rows.len() as u64 });
+        }
         let bipartite = self.is_bipartite(&about, notice);
         let (time, tick) = self.time.finish();
         let ranks = rank(self.source, self.destination, bipartite)?;
@@ -69,20 +103,30 @@ impl EventBuilder {
             label_column: about.label_column,
             feature_columns: about.feature_columns,
         };
-        let mut columns = EventColumns {
-            source: self.sources.into_par_iter().map(|n| ranks.source[n as usize]).collect(),
-            destination: self.destinations.into_par_iter().map(|n| ranks.destination[n as usize]).collect(),
-            row: (0..time.len() as u64).collect(),
-            time,
-            labels: self.labels,
-            features: (self.feature_dim > 0).then_some(self.features),
-            feature_dim: self.feature_dim,
-        };
-        let inversions = columns.time.windows(2).filter(|w| w[0] > w[1]).count();
-        if inversions > 0 {
+        let inversions = time.windows(2).filter(|w| w[0] > w[1]).count();
+        let order = (inversions > 0).then(|| {
             notice(format!("times decrease at {inversions} rows: sorted by time, rows of one time keep their order"));
-            columns = sort(columns);
-        }
+            order(&time)
+        });
+        let feature_dim = self.features.dim;
+        let features = self.features.finish(order.as_deref())?;
+        let arranged = |numbers: Vec<u32>, ranks: &[u32]| -> Vec<u32> {
+            let dense = |&n: &u32| ranks[n as usize];
+            match &order {
+                Some(order) => order.par_iter().map(|&row| dense(&numbers[row as usize])).collect(),
+                None => numbers.par_iter().map(dense).collect(),
+            }
+        };
+        let columns = EventColumns {
+            source: arranged(self.sources, &ranks.source),
+            destination: arranged(self.destinations, &ranks.destination),
+            time: sorted(time, order.as_deref()),
+            row: sorted(self.rows, order.as_deref()),
+            labels: self.labels.map(|labels| sorted(labels, order.as_deref())),
+            mapping: features.as_ref().and_then(|f| f.mapping.clone()),
+            features: features.map(|f| f.rows),
+            feature_dim,
+        };
         EventStream::from_columns(meta, ranks.ids, columns)
     }
 
@@ -106,28 +150,16 @@ impl EventBuilder {
     }
 }
 
-/// Orders the columns by (time, row).
-fn sort(columns: EventColumns) -> EventColumns {
-    let mut order: Vec<u32> = (0..columns.time.len() as u32).collect();
-    order.par_sort_by_key(|&row| columns.time[row as usize]);
-    let dim = columns.feature_dim;
-    let features = columns.features.map(|rows| {
-        let mut sorted = vec![0f32; rows.len()];
-        let pairs = sorted.par_chunks_exact_mut(dim).zip(&order);
-        pairs.for_each(|(to, &row)| to.copy_from_slice(&rows[row as usize * dim..][..dim]));
-        sorted
-    });
-    EventColumns {
-        source: taken(&columns.source, &order),
-        destination: taken(&columns.destination, &order),
-        time: taken(&columns.time, &order),
-        row: taken(&columns.row, &order),
-        labels: columns.labels.map(|labels| taken(&labels, &order)),
-        features,
-        feature_dim: dim,
-    }
+/// Positions in (time, row) order.
+fn order(time: &[i64]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..time.len() as u32).collect();
+    order.par_sort_by_key(|&row| time[row as usize]);
+    order
 }
 
-fn taken<T: Copy + Send + Sync>(column: &[T], order: &[u32]) -> Vec<T> {
-    order.par_iter().map(|&row| column[row as usize]).collect()
+fn sorted<T: Copy + Send + Sync>(column: Vec<T>, order: Option<&[u32]>) -> Vec<T> {
+    match order {
+        Some(order) => order.par_iter().map(|&row| column[row as usize]).collect(),
+        None => column,
+    }
 }

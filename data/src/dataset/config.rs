@@ -17,6 +17,10 @@ pub enum Format {
     Jodie,
     /// Separated values with a header.
     Csv,
+    /// `ml_*.csv` with `u, i, ts, label, idx`, its features in `ml_*.npy` and `ml_*_node.npy` beside it.
+    Ml,
+    /// Parquet.
+    Parquet,
     /// Arrow IPC: an event stream, or a table of columns.
     Arrow,
 }

@@ -2,6 +2,7 @@
 //!
 //! No float is involved: `1289241911.72836` at f64 is already off by nanoseconds, and at f32 by a minute.
 
+use super::iso;
 use crate::error::FaultKind;
 use crate::stream::{Tick, TimeUnit};
 
@@ -85,20 +86,45 @@ fn parse_digits(text: &[u8]) -> Result<(i128, i32), FaultKind> {
     if any { Ok((mantissa, exponent.saturating_add(zeros as i32))) } else { Err(FaultKind::TimeNotNumber) }
 }
 
+/// Notices that numbers jump from one unit to another: Unix times in seconds, then in milliseconds.
+#[derive(Debug, Default)]
+struct UnitWatch {
+    started: bool,
+    previous: f64,
+    least: f64,
+    most: f64,
+}
+
+impl UnitWatch {
+    /// About the same moment in both units: only Unix times of 1973 to 2286 count, and only if the times so far are
+    /// close together, so that a stream that starts at 0 may grow as it likes.
+    fn look(&mut self, time: f64) -> Result<(), FaultKind> {
+        let (small, large) = if time < self.previous { (time, self.previous) } else { (self.previous, time) };
+        let jumps = small >= 1e8 && large > 700.0 * small && large < 1400.0 * small;
+        let moment = [1e8, 1e11, 1e14].iter().any(|&from| (from..100.0 * from).contains(&small));
+        let found = jumps && moment && self.most - self.least < 0.5 * self.previous;
+        let anew = found || !self.started;
+        (self.least, self.most) = if anew { (time, time) } else { (self.least.min(time), self.most.max(time)) };
+        (self.started, self.previous) = (true, time);
+        if found { Err(FaultKind::UnitChange) } else { Ok(()) }
+    }
+}
+
 /// A column of times that grows finer as its values need.
 #[derive(Debug)]
 pub(crate) struct TimeColumn {
     unit: i32,
     decimals: i32,
     ticks: Vec<i64>,
+    watch: UnitWatch,
 }
 
 impl TimeColumn {
     pub(crate) fn new(unit: TimeUnit) -> TimeColumn {
-        TimeColumn { unit: unit.decimals() as i32, decimals: 0, ticks: Vec::new() }
+        TimeColumn { unit: unit.decimals() as i32, decimals: 0, ticks: Vec::new(), watch: UnitWatch::default() }
     }
 
-    /// Adds a time as text, in the file's unit.
+    /// Adds a time as text, in the file's unit, or as an ISO 8601 time.
     ///
     /// # Errors
     /// If it is no number, finer than nanoseconds or beyond 64 bits. The column is then unchanged.
@@ -107,15 +133,25 @@ impl TimeColumn {
             && self.decimals == 0
             && let Some(seconds) = short_integer(text)
         {
+            self.watch.look(seconds as f64)?;
             self.ticks.push(seconds);
             return Ok(());
+        }
+        if iso::is_date(text) {
+            return self.push_in(0, iso::parse(text)?);
         }
         self.push(Decimal::parse(text)?)
     }
 
     /// Adds a time in the file's unit.
     pub(crate) fn push(&mut self, time: Decimal) -> Result<(), FaultKind> {
-        let exponent = time.exponent.saturating_sub(self.unit);
+        self.watch.look(time.mantissa as f64 * 10f64.powi(time.exponent))?;
+        self.push_in(self.unit, time)
+    }
+
+    /// Adds a time in units of `10^-unit` seconds.
+    fn push_in(&mut self, unit: i32, time: Decimal) -> Result<(), FaultKind> {
+        let exponent = time.exponent.saturating_sub(unit);
         if time.mantissa != 0 && -exponent > self.decimals {
             self.refine(-exponent)?;
         }
@@ -139,8 +175,9 @@ impl TimeColumn {
         Ok(())
     }
 
-    pub(crate) fn pop(&mut self) {
-        self.ticks.pop();
+    /// Drops the times behind the first `len`.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.ticks.truncate(len);
     }
 
     pub(crate) fn finish(self) -> (Vec<i64>, Tick) {
@@ -196,6 +233,26 @@ mod tests {
         ];
         for (unit, texts, (ticks, decimals)) in cases {
             assert_eq!(column(unit, texts), Ok((ticks.to_vec(), decimals)), "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_unit_is_noticed() {
+        let changes = |texts: &[&str]| column(TimeUnit::Seconds, texts) == Err(FaultKind::UnitChange);
+        assert!(changes(&["1700000000", "1700000060", "1700000120000"]));
+        assert!(changes(&["1700000000000", "1700000060"]));
+        assert!(changes(&["1700000000123000", "1700000000124000000"]));
+        assert!(!changes(&["0", "1", "1000", "1000000", "1000000000"]));
+        assert!(!changes(&["0", "100000000", "100000000000"]));
+        assert!(!changes(&["1700000000", "1000", "1700000000"]));
+        assert!(!changes(&["1700000000", "2024-01-31T12:00:00Z"]));
+    }
+
+    #[test]
+    fn dates_are_seconds_whatever_the_unit() {
+        let texts = ["1970-01-01T00:00:01.5Z", "1970-01-02"];
+        for unit in [TimeUnit::Seconds, TimeUnit::Milliseconds] {
+            assert_eq!(column(unit, &texts), Ok((vec![15, 864_000], 1)));
         }
     }
 

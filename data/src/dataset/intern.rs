@@ -34,7 +34,7 @@ impl Interner {
         match self {
             Interner::Integers(_) => {
                 let short = super::decimal::short_integer(raw);
-                let id = short.or_else(|| std::str::from_utf8(raw).ok()?.parse().ok());
+                let id = short.or_else(|| whole_number(raw));
                 Ok(self.push_integer(id.ok_or(Refused::NotInteger)?))
             }
             Interner::Texts(map) => {
@@ -80,6 +80,17 @@ impl Interner {
     pub(crate) fn same_kind(&self, other: &Interner) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
+}
+
+/// An integer that is not short, or one written as `12.0` (as programs do whose id column once had gaps).
+fn whole_number(raw: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(raw).ok()?;
+    let digits = match text.split_once('.') {
+        Some((digits, zeros)) if !zeros.is_empty() && zeros.bytes().all(|b| b == b'0') => digits,
+        Some(_) => return None,
+        None => text,
+    };
+    digits.parse().ok()
 }
 
 /// An empty field or a NaN.

@@ -3,7 +3,9 @@
 //! Its header names one feature column, `comma_separated_list_of_features`, while rows carry many. Users and items have
 //! id spaces of their own. Files of this family without features have the first four columns only.
 
+use super::config::Columns;
 use super::layout::{FeatureFields, Layout};
+use crate::error::FaultKind;
 
 /// Where the features start.
 const FEATURES: usize = 4;
@@ -15,9 +17,21 @@ pub(crate) fn is_header(names: &[String], first_row_fields: usize) -> bool {
         && (first_row_fields != names.len() || names[FEATURES].contains("comma_separated"))
 }
 
-/// JODIE's columns are known by position.
-pub(crate) fn layout(names: Vec<String>) -> Layout {
-    Layout {
+/// JODIE's columns are known by position; a mapping by name goes before.
+///
+/// # Errors
+/// If the mapping names a column that the header lacks.
+pub(crate) fn layout(names: Vec<String>, mapping: &Columns) -> Result<Layout, FaultKind> {
+    if *mapping != Columns::default() {
+        let mut layout = Layout::find(names, mapping)?;
+        if mapping.features.is_empty() {
+            let list = layout.names.get(FEATURES).cloned();
+            layout.ignored.retain(|name| Some(name) != list.as_ref());
+            layout.features = FeatureFields::From(FEATURES);
+        }
+        return Ok(layout);
+    }
+    Ok(Layout {
         source: 0,
         destination: 1,
         time: 2,
@@ -25,5 +39,5 @@ pub(crate) fn layout(names: Vec<String>) -> Layout {
         features: FeatureFields::From(FEATURES),
         ignored: Vec::new(),
         names,
-    }
+    })
 }

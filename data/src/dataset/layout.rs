@@ -19,8 +19,11 @@ const DESTINATIONS: &[&str] = &[
     "destination_id",
     "tail",
 ];
-const TIMES: &[&str] = &["timestamp", "time", "ts", "t", "unix_time", "unixtime", "date", "datetime"];
+const TIMES: &[&str] =
+    &["timestamp", "time", "ts", "t", "unix_time", "unixtime", "unixts", "date", "datetime", "day", "year"];
 const LABELS: &[&str] = &["state_label", "label"];
+/// The column of `ml_*.csv` that numbers the rows of the features' file.
+const FEATURE_ROW: &str = "idx";
 
 /// The roles of a table's columns, as positions in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub(crate) enum FeatureFields {
     Columns(Vec<usize>),
     /// In all fields from this one on; the header names only the first.
     From(usize),
+    /// In another file, in the row that this column numbers.
+    Row(usize),
 }
 
 impl Layout {
@@ -70,6 +75,22 @@ impl Layout {
         Ok(Layout { source, destination, time, label, features, ignored, names })
     }
 
+    /// Whether the names are those of `ml_*.csv`: `u, i, ts, label, idx`.
+    pub(crate) fn is_ml(names: &[String]) -> bool {
+        ["u", "i", "ts", "label", FEATURE_ROW].iter().all(|word| recognised(names, &[word]).is_some())
+    }
+
+    /// Takes the features from another file, by the column that numbers its rows.
+    pub(crate) fn with_feature_rows(mut self) -> Layout {
+        if let (FeatureFields::Columns(none), Some(at)) = (&self.features, recognised(&self.names, &[FEATURE_ROW]))
+            && none.is_empty()
+        {
+            self.features = FeatureFields::Row(at);
+            self.ignored.retain(|name| !name.eq_ignore_ascii_case(FEATURE_ROW));
+        }
+        self
+    }
+
     /// Whether the names say that sources and destinations are different things.
     pub(crate) fn names_two_spaces(&self) -> bool {
         let is = |at: usize, words: [&str; 2]| words.iter().any(|w| self.names[at].eq_ignore_ascii_case(w));
@@ -84,7 +105,7 @@ impl Layout {
     pub(crate) fn feature_names(&self) -> Vec<String> {
         match &self.features {
             FeatureFields::Columns(columns) => columns.iter().map(|&at| self.names[at].clone()).collect(),
-            FeatureFields::From(_) => Vec::new(),
+            FeatureFields::From(_) | FeatureFields::Row(_) => Vec::new(),
         }
     }
 }

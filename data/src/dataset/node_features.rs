@@ -3,7 +3,7 @@
 //! Rows of an npy file are nodes in dense order if there are exactly N, or else raw integer ids (row 0 is then often
 //! padding). An Arrow table names the nodes: `ID`, `src:ID` or `dst:ID` as in lists of nodes, or an extra `space`.
 
-use super::arrow::{FloatRows, Table, cast};
+use super::table::{FloatRows, Table, cast};
 use crate::error::{Error, Fault, FaultKind, Result};
 use crate::id::NodeId;
 use crate::stream::{Endpoint, EventStream, RawId, ipc};
@@ -151,9 +151,9 @@ fn nodes_of(
     id: usize,
     space: Option<usize>,
 ) -> Result<Vec<Option<NodeId>>> {
-    let ids = cast(batch.column(id), &DataType::LargeUtf8, path, "id")?;
+    let ids = cast(batch.column(id), &DataType::LargeUtf8, path, "id", "id")?;
     let spaces = match space {
-        Some(at) => Some(cast(batch.column(at), &DataType::Int64, path, "space")?),
+        Some(at) => Some(cast(batch.column(at), &DataType::Int64, path, "space", "space")?),
         None => None,
     };
     let end = |row: usize| {

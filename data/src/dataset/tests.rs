@@ -167,7 +167,13 @@ fn every_fault_names_its_place_and_mend() {
         ),
         ("", &["the file is empty"]),
         ("\n\n", &["the file is empty"]),
-        ("src,dst,timestamp\n", &["no data row"]),
+        ("src,dst,timestamp\n", &["no data row; give one row an event"]),
+        ("src,dst,timestamp\n1,\"2,3\n4,5,6\n", &["row 1", "quotation mark is opened in this row"]),
+        (
+            "src,dst,timestamp\n1,2,1700000000\n1,2,1700000001000\n",
+            &["row 2", "value `1700000001000`", "change unit here"],
+        ),
+        ("src,dst,timestamp\n1,2,2024-02-30\n", &["value `2024-02-30`", "no ISO 8601 time"]),
         ("1,2,3\n4,5,6\n", &["first line looks like data"]),
         ("a,b,c\n1,2,3\n", &["no column is recognised as src", "columns: a, b, c"]),
         ("src,dst,hour\n1,2,3\n", &["no column is recognised as time", "data.columns.time"]),
@@ -224,7 +230,11 @@ fn broken_files() {
     assert_eq!(kind(&wide("\u{feff}src,dst,timestamp\n1,2,3\n")), FaultKind::Utf16);
     assert_eq!(kind(&wide("src,dst,timestamp\n1,2,3\n")), FaultKind::Utf16);
     assert_eq!(kind(b"src,dst,timestamp\n\xff\xfe,2,3\n"), FaultKind::NotUtf8);
-    assert!(matches!(kind(b"PAR1...."), FaultKind::Unsupported { name: "Parquet", .. }));
+    assert!(matches!(kind(b"PAR1...."), FaultKind::Damaged { .. }));
+    assert_eq!(kind(&[0; 100]), FaultKind::Binary);
+    assert_eq!(kind(b"src,dst,timestamp\n1,2,3\n\0\0\0\0\0\0"), FaultKind::Binary);
+    assert_eq!(kind(b"\x93NUMPY\x01\0v\0{'descr'"), FaultKind::NpyEvents);
+    assert!(matches!(kind(b"PK\x03\x04...."), FaultKind::Unsupported { name: "zip", .. }));
     // the whole file is read, plain or packed
     let (plain, packed) = (read(text.as_bytes(), |_| {}).unwrap(), read(&packed, |_| {}).unwrap());
     assert_eq!((plain.len(), plain.hash()), (20_000, packed.hash()));

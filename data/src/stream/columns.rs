@@ -1,5 +1,6 @@
 //! The columns of a chunk, as Arrow buffers that somebody else owns: the heap or a memory map.
 
+use super::mapping::Mapping;
 use arrow::buffer::{Buffer, NullBuffer, ScalarBuffer};
 
 /// The columns of one chunk. All have the chunk's length; features have `D_e` values a row.
@@ -36,8 +37,10 @@ pub(crate) struct EventColumns {
     pub(crate) row: Vec<u64>,
     pub(crate) labels: Option<Vec<Option<i8>>>,
     /// `[E, D_e]` row-major.
-    pub(crate) features: Option<Vec<f32>>,
+    pub(crate) features: Option<Buffer>,
     pub(crate) feature_dim: usize,
+    /// The file that the features are mapped from, if they are.
+    pub(crate) mapping: Option<Mapping>,
 }
 
 impl EventColumns {
@@ -47,7 +50,7 @@ impl EventColumns {
         let labels = self.labels.map(LabelColumn::new);
         let (source, destination) = (Buffer::from_vec(self.source), Buffer::from_vec(self.destination));
         let (time, row) = (Buffer::from_vec(self.time), Buffer::from_vec(self.row));
-        let features = self.features.map(Buffer::from_vec);
+        let features = self.features;
         (0..events.div_ceil(size))
             .map(|k| {
                 let (from, len) = (k * size, size.min(events - k * size));

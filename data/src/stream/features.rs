@@ -80,7 +80,7 @@ impl EventStream {
             chunk.features = Some(ScalarBuffer::new(buffer.clone(), from, len));
             from += len;
         }
-        inner.feature_dim = dim;
+        (inner.feature_dim, inner.mapping) = (dim, None);
         inner.meta.feature_columns.clear();
         Ok(EventStream::from_inner(inner))
     }
@@ -90,7 +90,7 @@ impl EventStream {
     pub fn without_features(&self) -> EventStream {
         let mut inner = self.remade();
         inner.chunks.iter_mut().for_each(|chunk| chunk.features = None);
-        inner.feature_dim = 0;
+        (inner.feature_dim, inner.mapping) = (0, None);
         inner.meta.feature_columns.clear();
         EventStream::from_inner(inner)
     }

@@ -19,9 +19,11 @@ pub(crate) fn content_hash(inner: &Inner) -> String {
     column(&mut sha, "row", events, inner, |c| bytemuck::cast_slice(&c.row));
     labels(&mut sha, inner);
     if inner.feature_dim > 0 {
-        column(&mut sha, "features", inner.feature_dim as u64, inner, |c| {
-            c.features.as_ref().map_or(&[], |f| bytemuck::cast_slice(f))
-        });
+        part(&mut sha, "features", inner.feature_dim as u64);
+        for chunk in &inner.chunks {
+            sha.update(chunk.features.as_ref().map_or(&[][..], |f| bytemuck::cast_slice(f)));
+            inner.release_features(chunk);
+        }
     }
     if let Some(features) = &inner.node_features {
         part(&mut sha, "node_features", features.dim as u64);

@@ -4,16 +4,14 @@
 //! file is an error and never a panic. Absent on purpose: compression, dictionaries, nested types other than rows of f32;
 //! files with those are read as foreign tables, by copying (`dataset::arrow`).
 
+use super::mapping::Mapping;
 use crate::error::{Error, Result};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::ArrowNativeType;
 use arrow::ipc;
-use memmap2::Mmap;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
-use std::sync::Arc;
 
 /// First and last bytes of an Arrow IPC file.
 pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
@@ -38,6 +36,7 @@ pub(crate) enum Kind {
 /// A mapped Arrow IPC file.
 pub(crate) struct IpcFile {
     path: PathBuf,
+    pub(crate) mapping: Mapping,
     map: Buffer,
     pub(crate) fields: Vec<(String, Kind)>,
     pub(crate) metadata: BTreeMap<String, String>,
@@ -62,11 +61,11 @@ struct RawColumn {
 impl IpcFile {
     /// Maps a file and reads its footer.
     pub(crate) fn open(path: &Path) -> Result<IpcFile> {
-        let map = map_file(path)?;
         let not_arrow = |found: &str| Error::NotAStream { path: path.to_owned(), found: found.to_owned() };
-        if map.is_empty() {
+        let Some(mapping) = map_file(path)? else {
             return Err(not_arrow("the file is empty"));
-        }
+        };
+        let map = mapping.buffer();
         if !map.starts_with(MAGIC) {
             return Err(not_arrow("no Arrow file"));
         }
@@ -82,7 +81,7 @@ impl IpcFile {
         let fields = fields.map(|f| (f.name().unwrap_or_default().to_owned(), kind_of(&f))).collect();
         let blocks = footer.recordBatches().into_iter().flatten();
         let blocks = blocks.map(|b| (b.offset(), b.metaDataLength(), b.bodyLength())).collect();
-        Ok(IpcFile { path: path.to_owned(), map, fields, metadata, blocks })
+        Ok(IpcFile { path: path.to_owned(), mapping, map, fields, metadata, blocks })
     }
 
     pub(crate) fn batches(&self) -> usize {
@@ -276,21 +275,15 @@ fn rows_kind(field: &ipc::Field<'_>) -> Option<Kind> {
     (float.precision() == ipc::Precision::SINGLE).then_some(Kind::Rows(dim))
 }
 
-/// Maps a whole file as one buffer.
-fn map_file(path: &Path) -> Result<Buffer> {
+/// Maps a whole file; an empty one has no mapping.
+fn map_file(path: &Path) -> Result<Option<Mapping>> {
     let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
     let metadata = file.metadata().map_err(|e| Error::io(path, "open", e))?;
     if !metadata.is_file() {
         return Err(Error::NotAStream { path: path.to_owned(), found: "no regular file".into() });
     }
     if metadata.len() == 0 {
-        return Ok(Buffer::from_vec(Vec::<u8>::new()));
+        return Ok(None);
     }
-    // SAFETY: the mapping is private and read-only. Files are written by rename, never in place, so no writer of ours
-    // changes the bytes; a foreign process that truncates a mapped file ends this one, as with any mapped file.
-    let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, "map", e))?;
-    let (pointer, len) = (map.as_ptr().cast_mut(), map.len());
-    let pointer = NonNull::new(pointer).expect("a mapping has an address");
-    // SAFETY: the mapping is valid for `len` bytes and lives as long as the buffer, which owns it through the Arc.
-    Ok(unsafe { Buffer::from_custom_allocation(pointer, len, Arc::new(map)) })
+    Mapping::of(&file).map(Some).map_err(|e| Error::io(path, "map", e))
 }

@@ -14,6 +14,7 @@ mod features;
 mod hash;
 mod ids;
 pub(crate) mod ipc;
+mod mapping;
 mod read;
 mod tick;
 mod write;
@@ -21,11 +22,12 @@ mod write;
 pub(crate) use columns::{Columns, EventColumns, Labels};
 pub use ids::{Endpoint, IdMap, IdSpace, RawId};
 pub(crate) use ids::{SpaceIds, Strings};
+pub(crate) use mapping::Mapping;
 pub(crate) use read::FORMAT_KEY;
 pub use tick::{Tick, TimeUnit};
 pub(crate) use write::temporary;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, FaultKind, Result};
 use crate::id::{EventId, NodeId, Timestamp};
 use arrow::buffer::ScalarBuffer;
 use serde::{Deserialize, Serialize};
@@ -74,6 +76,8 @@ pub(crate) struct Inner {
     feature_dim: usize,
     ids: Arc<IdMap>,
     node_features: Option<NodeFeatures>,
+    /// Where the features are mapped from, if they are.
+    mapping: Option<Mapping>,
     hash: OnceLock<String>,
 }
 
@@ -111,7 +115,7 @@ impl EventStream {
         assert_eq!(ids.nodes(), meta.nodes, "the id map names every node");
         assert_eq!((meta.events, columns.row.len()), (events as u64, events), "columns of one length");
         assert!(columns.time.is_sorted(), "events are ordered by time");
-        let feature_dim = columns.feature_dim;
+        let (feature_dim, mapping) = (columns.feature_dim, columns.mapping.clone());
         let chunks = columns.into_chunks(CHUNK_SHIFT);
         Ok(EventStream::from_inner(Inner {
             meta,
@@ -120,6 +124,7 @@ impl EventStream {
             feature_dim,
             ids: Arc::new(ids),
             node_features: None,
+            mapping,
             hash: OnceLock::new(),
         }))
     }
@@ -247,9 +252,18 @@ impl EventStream {
         self.inner.hash.get_or_init(|| hash::content_hash(&self.inner)).clone()
     }
 
-    /// Whether the contents have the hash that the file claims. Reads everything.
+    /// Whether the contents have the hash that the file claims. Reads everything; a stream that was not opened claims none.
     pub fn verify(&self) -> bool {
-        self.hash() == hash::content_hash(&self.inner)
+        self.inner.hash.get().is_none_or(|claimed| *claimed == hash::content_hash(&self.inner))
+    }
+
+    /// Opens a stream as [`EventStream::open`] and reads all of it, to see that it is what it says.
+    ///
+    /// # Errors
+    /// As [`EventStream::open`]; [`crate::FaultKind::HashMismatch`] if the contents are not those that were written.
+    pub fn open_verified(path: &std::path::Path) -> Result<EventStream> {
+        let stream = EventStream::open(path)?;
+        if stream.verify() { Ok(stream) } else { Err(Fault::of_file(path, FaultKind::HashMismatch).into()) }
     }
 
     /// The same events under another name.
@@ -258,6 +272,15 @@ impl EventStream {
         let mut inner = (*self.inner).clone();
         inner.meta.name = name.into();
         EventStream::from_inner(inner)
+    }
+}
+
+impl Inner {
+    /// Gives back the memory of a chunk's features if they are mapped from a file.
+    fn release_features(&self, chunk: &Columns) {
+        if let (Some(mapping), Some(features)) = (&self.mapping, &chunk.features) {
+            mapping.release(bytemuck::cast_slice(features));
+        }
     }
 }
 

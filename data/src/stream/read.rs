@@ -51,8 +51,16 @@ impl EventStream {
         let (shift, chunks) = read_chunks(&file, &meta)?;
         let feature_dim = feature_dim(&file);
         let (ids, node_features) = read_nodes(&node_path(path), &meta, &hash)?;
-        let inner =
-            Inner { meta, shift, chunks, feature_dim, ids: Arc::new(ids), node_features, hash: OnceLock::from(hash) };
+        let inner = Inner {
+            meta,
+            shift,
+            chunks,
+            feature_dim,
+            ids: Arc::new(ids),
+            node_features,
+            mapping: Some(file.mapping.clone()),
+            hash: OnceLock::from(hash),
+        };
         check_columns(&file, &inner)?;
         Ok(EventStream::from_inner(inner))
     }

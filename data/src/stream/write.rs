@@ -28,7 +28,11 @@ impl EventStream {
     pub fn write(&self, path: &Path) -> Result<()> {
         let hash = self.hash();
         write_table(&node_path(path), &self.node_schema(&hash), std::iter::once(self.node_columns()))?;
-        let chunks = self.inner.chunks.iter().map(|chunk| event_columns(chunk, self.inner.feature_dim));
+        let written = |k: usize| self.inner.chunks[..k].last().into_iter().for_each(|c| self.inner.release_features(c));
+        let chunks = self.inner.chunks.iter().enumerate().map(|(k, chunk)| {
+            written(k);
+            event_columns(chunk, self.inner.feature_dim)
+        });
         write_table(path, &self.event_schema(&hash), chunks)
     }
 

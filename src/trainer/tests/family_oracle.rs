@@ -119,7 +119,8 @@ fn from_given_samples(trainer: &mut Trainer, reference: &Reference) -> Worst {
         let mut plan = events.plan(&pass, k);
         plan.sample = reference.sample(trainer, k);
         (plan.rows, plan.embeddings) = (plan.sample.rows.clone(), plan.sample.root_of.clone());
-        let batch = reader.read(reader.prepare(plan).expect("alone"), &mut memory);
+        let prepared = reader.prepare(plan).expect("alone");
+        let batch = reader.read(prepared, &mut memory);
         let embedded = trainer.model.embed(&batch.input, Mode::Train);
         let z = values(&embedded.z);
         let width = embedded.z.size()[1] as usize;
@@ -416,7 +417,8 @@ impl Reference {
         got.sort_unstable();
         assert_eq!(got, receivers, "receivers of batch {k}");
         let mailbox = batch.memory.mailbox();
-        let newest: Vec<u32> = receivers.iter().map(|&node| *batch.memory.pending(node).last().expect("mail")).collect();
+        let newest: Vec<u32> =
+            receivers.iter().map(|&node| *batch.memory.pending(node).last().expect("mail")).collect();
         let index: Vec<i64> = newest.iter().map(|&row| i64::from(row)).collect();
         let payload = mailbox.payload(&Tensor::from_slice(&index));
         worst.state = worst.state.max(distance(&values(&payload), &theirs("row").values));
