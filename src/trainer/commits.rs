@@ -186,7 +186,8 @@ impl Trainer {
     /// * `done`: batches of the epoch whose gradient is made.
     pub(super) fn pause_after(&mut self, done: usize) -> Result<EpochEnd> {
         let due = every(self.config.train.checkpoint_every, done);
-        let Word { stop, out_of_time, .. } = self.agreed;
+        // Alone there is nobody to agree with, and a batch that is out need not come back first.
+        let Word { stop, out_of_time, .. } = if self.comm.world() == 1 { self.word(0.0) } else { self.agreed };
         if !(due || stop || out_of_time) {
             return Ok(EpochEnd::Done);
         }
