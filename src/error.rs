@@ -174,6 +174,11 @@ impl Error {
         use crate::trainer::run_folder::RunFolderError as Folder;
         match self {
             Error::RunFolder(Folder::File(_)) => 1,
+            Error::Data(tidemill_data::Error::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::StorageFull =>
+            {
+                1
+            }
             Error::Data(_)
             | Error::Toml { .. }
             | Error::Config(_)

@@ -114,9 +114,9 @@ fn chart(title: &str, across: &str, up: &str, bins: &[u64], label: &dyn Fn(usize
 
 fn span(seconds: u64) -> String {
     match seconds {
-        ..120 => format!("{seconds} s"),
-        ..7_200 => format!("{} min", seconds / 60),
-        ..172_800 => format!("{} h", seconds / 3_600),
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
         _ => format!("{} d", seconds / 86_400),
     }
 }

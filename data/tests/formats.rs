@@ -26,8 +26,13 @@ fn checked(path: &Path) -> Report {
     check(&DataConfig::of(path), Watch { notice: &mut |_| {}, progress: &mut |_, _| {}, scratch: None }).unwrap()
 }
 
+/// Dense source and destination, seconds since the first event, label.
+type Event = (u32, u32, u64, Option<i8>);
+/// Events, features, negatives.
+type Seen = (Vec<Event>, Vec<f32>, Vec<NodeId>);
+
 /// What training sees: dense ids, seconds, labels, features, split and negatives.
-fn seen(stream: &EventStream) -> (Vec<(u32, u32, u64, Option<i8>)>, Vec<f32>, Vec<NodeId>) {
+fn seen(stream: &EventStream) -> Seen {
     let events = || (0..stream.len() as u32).map(EventId);
     let first = stream.time(EventId(0)).0;
     let seconds = |e| stream.tick().seconds(stream.time(e).0 - first).to_bits();
@@ -77,7 +82,7 @@ fn write_all(stream: &EventStream, folder: &Path) -> Vec<PathBuf> {
     gzip.write_all(csv.as_bytes()).unwrap();
     let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
     xz.write_all(csv.as_bytes()).unwrap();
-    let numbered = |shift| rows(stream, ",", shift).into_iter().enumerate().map(|(k, row)| (k, row));
+    let numbered = |shift| rows(stream, ",", shift).into_iter().enumerate();
     let ml: String = numbered(shift).map(|(k, row)| format!("{k},{row},{}\n", k + 1)).collect();
     let tgl: String = numbered(shift).map(|(k, row)| format!("{k},{},0\n", row.rsplit_once(',').unwrap().0)).collect();
     let tgb: String = rows(stream, ",", shift)

@@ -260,7 +260,6 @@ impl<'a> BatchColumns<'a> {
         Ok(())
     }
 
-    #[expect(clippy::type_complexity, reason = "one private caller takes it apart at once")]
     fn push_row(
         &self,
         row: usize,

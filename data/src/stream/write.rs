@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tempfile::NamedTempFile;
 
 impl EventStream {
     /// Writes the stream to `path` and its nodes beside it (`x.nodes.arrow` for `x.arrow`).
@@ -27,13 +28,15 @@ impl EventStream {
     /// If a file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let hash = self.hash();
-        write_table(&node_path(path), &self.node_schema(&hash), std::iter::once(self.node_columns()))?;
+        let nodes = write_table(&node_path(path), &self.node_schema(&hash), std::iter::once(self.node_columns()))?;
         let written = |k: usize| self.inner.chunks[..k].last().into_iter().for_each(|c| self.inner.release_features(c));
         let chunks = self.inner.chunks.iter().enumerate().map(|(k, chunk)| {
             written(k);
             event_columns(chunk, self.inner.feature_dim)
         });
-        write_table(path, &self.event_schema(&hash), chunks)
+        let events = write_table(path, &self.event_schema(&hash), chunks)?;
+        persist(nodes, &node_path(path))?;
+        persist(events, path)
     }
 
     fn event_schema(&self, hash: &str) -> Schema {
@@ -123,8 +126,8 @@ fn event_columns(chunk: &Columns, feature_dim: usize) -> Vec<ArrayRef> {
     columns
 }
 
-/// Writes a table by rename: uncompressed, every buffer on a 64-byte border.
-fn write_table(path: &Path, schema: &Schema, batches: impl Iterator<Item = Vec<ArrayRef>>) -> Result<()> {
+/// Writes a table to a temporary file beside its place: uncompressed, every buffer on a 64-byte border.
+fn write_table(path: &Path, schema: &Schema, batches: impl Iterator<Item = Vec<ArrayRef>>) -> Result<NamedTempFile> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
@@ -144,6 +147,11 @@ fn write_table(path: &Path, schema: &Schema, batches: impl Iterator<Item = Vec<A
     buffered.flush().map_err(|e| Error::io(path, "write", e))?;
     let file = buffered.into_inner().map_err(|e| Error::io(path, "write", e.into_error()))?;
     file.as_file().sync_all().map_err(|e| Error::io(path, "write", e))?;
+    Ok(file)
+}
+
+/// Gives a finished file its name.
+fn persist(file: NamedTempFile, path: &Path) -> Result<()> {
     file.persist(path).map_err(|e| Error::io(path, "rename to", e.error))?;
     Ok(())
 }
