@@ -120,8 +120,9 @@ fn event_plan(criterion: &mut Criterion, stream: &EventStream, graph: &Arc<Tcsr>
         dropout: None,
         mail: MailRule::of(&StateSpec { mail_targets: MailTargets::Endpoints, ..StateSpec::default() }),
         edges: None,
+        partition: None,
     };
-    let mut stage = EventStage::new(stream.clone());
+    let mut stage = EventStage::new(stream.clone(), None);
     criterion.bench_function("event_plan", |b| b.iter(|| stage.plan(&pass, FIRST as usize / BATCH)));
 }
 

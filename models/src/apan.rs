@@ -196,7 +196,7 @@ impl Apan {
         let of_mail = linear.weight(p, 0).tr(); // [D_p, D_m]
         let mut x = mails.mm(&of_mail).index_select(0, at).view([r, s, width]);
         if let Some(position) = self.position {
-            x = x + p[position].mm(&of_mail);
+            x += p[position].mm(&of_mail);
         }
         let x = x + codes.matmul(&linear.weight(p, 1).tr()) + linear.bias(p);
         x.view([r, s, self.config.heads, -1])

@@ -80,7 +80,7 @@ impl Trainer {
             warn_of_leftovers(store.commit(position, shards)?)?;
         }
         let sequence = self.next_collective();
-        Ok(self.comm.barrier(sequence)?)
+        self.comm.barrier(sequence)
     }
 
     /// Takes over the newest intact checkpoint of a run, whatever number of ranks wrote it.
