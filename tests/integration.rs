@@ -16,5 +16,7 @@ mod kill;
 mod layering;
 #[path = "integration/partition.rs"]
 mod partition;
+#[path = "integration/ranks.rs"]
+mod ranks;
 #[path = "integration/usage.rs"]
 mod usage;

@@ -53,7 +53,7 @@ impl Launch {
         Ok(Launch { rank, world: world.max(1), local_rank, local_world: local_world.max(1) })
     }
 
-    /// Refuses what this release can not do.
+    /// Refuses several ranks, for a command that runs on one.
     ///
     /// # Errors
     /// There is more than one rank.
@@ -62,10 +62,7 @@ impl Launch {
             return Ok(());
         }
         Err(Error::Usage {
-            problem: format!(
-                "{} ranks were started, but training on several comes with a later release",
-                self.world.max(self.rank + 1)
-            ),
+            problem: format!("{} ranks were started, but this command runs on one", self.world.max(self.rank + 1)),
             mend: "start tidemill once, without mpirun".to_owned(),
         })
     }

@@ -85,8 +85,8 @@ impl Peers {
             exchange.blank.iter().for_each(|&node| memory.admit(node));
         }
         features.forget_mailed(&exchange.drop_before);
-        self.send_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, features)?;
-        self.receive_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, features)
+        self.send_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, Some(features))?;
+        self.receive_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, Some(features))
     }
 
     fn move_states(
@@ -97,10 +97,11 @@ impl Peers {
         features: &mut Features,
     ) -> Result<()> {
         let (exchange, tag) = (&plan.exchange, self.tag(Purpose::Migration, plan.batch));
-        self.send_states(&exchange.migrate, tag, memory, features)?;
-        self.receive_states(&exchange.migrate, tag, memory, features)?;
+        // Without features: the new owner has them, since the nodes' events are its own now.
+        self.send_states(&exchange.migrate, tag, memory, None)?;
+        self.receive_states(&exchange.migrate, tag, memory, None)?;
         for (_, nodes) in &exchange.migrate.into {
-            features.forget_mailed(nodes); // their events are this rank's own now
+            features.forget_mailed(nodes);
         }
         let mut memory = super::lock(memory);
         own.iter().for_each(|&node| memory.admit(node)); // blank ones did not travel
@@ -114,12 +115,12 @@ impl Peers {
         routes: &Routes<NodeId>,
         tag: Tag,
         memory: &Mutex<NodeMemory>,
-        features: &Features,
+        features: Option<&Features>,
     ) -> Result<()> {
         for (peer, nodes) in &routes.out {
             let state = super::lock(memory).read(nodes);
             let mut rows = Vec::new();
-            if features.dim() > 0 {
+            if let Some(features) = features {
                 let mut at = 0;
                 for (&node, &count) in nodes.iter().zip(&state.counts) {
                     let mails = &state.mails[at..at + count as usize];
@@ -137,14 +138,14 @@ impl Peers {
         routes: &Routes<NodeId>,
         tag: Tag,
         memory: &Mutex<NodeMemory>,
-        features: &mut Features,
+        mut features: Option<&mut Features>,
     ) -> Result<()> {
-        let shape = super::lock(memory).shape();
+        let (shape, dim) = (super::lock(memory).shape(), features.as_ref().map_or(0, |features| features.dim()));
         for (peer, nodes) in &routes.into {
             let bytes = self.comm.receive(peer.index(), tag)?.bytes;
-            let (state, rows) = wire::state(&bytes, nodes.len(), shape, features.dim())?;
+            let (state, rows) = wire::state(&bytes, nodes.len(), shape, dim)?;
             super::lock(memory).put_copies(nodes, &state);
-            if features.dim() > 0 {
+            if let Some(features) = features.as_mut().filter(|_| dim > 0) {
                 features.keep_mailed(nodes, &state.counts, &rows);
             }
         }

@@ -84,8 +84,9 @@ fn check_lists_faults_and_exits_2() {
     let trained = place.run("train run.toml");
     let words = sentence.split_once(", row").expect("a row").1;
     assert!(trained.code == 2 && trained.err.contains(words), "{}\n{sentence}", trained.err);
-    place.refuse("check nowhere.csv", &["nowhere.csv", "check the path"]);
-    place.refuse("check .", &["this is a folder"]);
+    place.refuse("check nowhere.csv", &["nowhere.csv", "no such file"]);
+    let folder = place.run("check .");
+    assert!(folder.code == 2 && folder.out.contains("this is a folder"), "{}{}", folder.out, folder.err);
 }
 
 #[test]

@@ -43,10 +43,9 @@ fn bad_configurations_exit_with_two_and_one_sentence() {
 }
 
 #[test]
-fn several_ranks_are_refused_without_starting_mpi() {
+fn what_one_rank_does_is_refused_on_several_without_starting_mpi() {
     let place = Workspace::new();
-    place.write("good.toml", "[data]\npath = \"events.csv\"\n");
-    let said = place.run_with("train good.toml", &[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "1")]);
+    let said = place.run_with("eval runs/none", &[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "1")]);
     assert_eq!(said.code, 2, "{}", said.err);
-    assert!(said.err.contains("2 ranks were started") && said.err.contains("later release"), "{}", said.err);
+    assert!(said.err.contains("2 ranks were started") && said.err.contains("without mpirun"), "{}", said.err);
 }

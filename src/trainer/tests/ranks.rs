@@ -129,9 +129,10 @@ fn small_stream() {
 fn small_stream_with_features_and_evictions() {
     let stream = streams::small().with_random_features(6, 7).expect("room");
     let mut config = config(16, 0);
+    config.partition.rebalance_above = 1.02;
     for cache in [0, 4_000] {
         config.dependency.cache_bytes = crate::byte_size::ByteSize(cache);
-        check(&stream, &config, &[3], &[Strategy::Hash]);
+        check(&stream, &config, &[3], &[Strategy::Hash, Strategy::Range]);
     }
 }
 
