@@ -159,3 +159,186 @@ fn inline_stages() {
     config.pipeline.serial = true;
     check(&streams::small(), &config, &[2], &[Strategy::Hash]);
 }
+
+/// What the one-rank run says of a batch, to be followed by others.
+struct Step {
+    state: crate::memory::NodeState,
+    parameters: tch::Tensor,
+    loss: f64,
+    gradient: tch::Tensor,
+}
+
+/// The one-rank run's batches, each with state and parameters as they were before it; the last has only these.
+fn leading_steps(config: &Config, stream: &EventStream, batches: usize) -> Vec<Step> {
+    let mut config = config.clone();
+    (config.pipeline.serial, config.train.max_batches) = (true, batches);
+    let mut leader = Trainer::over(config, stream.clone()).expect("a valid configuration");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = told.clone();
+    leader.hooks.on_batch(Box::new(move |batch| {
+        let gradient = batch.parameters.grads().copy();
+        tell.lock().expect("unpoisoned").push((batch.scored.loss, gradient));
+    }));
+    let mut steps = Vec::new();
+    for batch in 0..=batches {
+        let state = match batch {
+            0 => None, // the epoch starts from empty memory
+            _ => Some(leader.pipeline.memory().read_all()),
+        };
+        let state = state.unwrap_or_else(|| leader.pipeline.memory().read_all());
+        let parameters = leader.model.parameters().values().detach().copy();
+        let (mut loss, mut gradient) = (f64::NAN, parameters.zeros_like());
+        if batch < batches {
+            leader.train_until(batch + 1).expect("trains");
+            (loss, gradient) = told.lock().expect("unpoisoned").pop().expect("a batch");
+        }
+        steps.push(Step { state, parameters, loss, gradient });
+    }
+    steps
+}
+
+/// Largest distances of a rank's batches from the leader's, as parts of the norms: gradient, committed rows.
+fn follow(config: &Config, stream: &EventStream, comm: Communicator, steps: &[Step]) -> (Vec<f64>, f64, f64) {
+    let mut config = config.clone();
+    (config.pipeline.serial, config.train.max_batches) = (true, steps.len() - 1);
+    let mut trainer = Trainer::over_on_rank(config, stream.clone(), comm.clone()).expect("a valid configuration");
+    let told = Arc::new(Mutex::new((f64::NAN, None, Vec::new())));
+    let tell = told.clone();
+    trainer.hooks.on_batch(Box::new(move |batch| {
+        let gradient = batch.parameters.grads().copy();
+        *tell.lock().expect("unpoisoned") = (batch.scored.loss, Some(gradient), batch.plan.commit.nodes.clone());
+    }));
+    let distance = |a: &tch::Tensor, b: &tch::Tensor| {
+        let norm = |t: &tch::Tensor| t.norm().to_kind(tch::Kind::Double).double_value(&[]);
+        norm(&(a - b)) / norm(b).max(1e-30)
+    };
+    let (mut losses, mut worst) = (Vec::new(), (0.0f64, 0.0f64));
+    let pass = trainer.passes.train(1);
+    trainer.pipeline.start_afresh(pass, 0..steps.len() - 1);
+    for (number, step) in steps[..steps.len() - 1].iter().enumerate() {
+        trainer.model.parameters_mut().set_values(&step.parameters).expect("the same model");
+        {
+            let mut memory = trainer.pipeline.memory();
+            let own = memory.places().own(0..memory.places().own_len());
+            let places: Vec<usize> = own.iter().map(|node| node.index()).collect();
+            memory.overwrite(&own, &step.state.select(&places));
+        }
+        let batch = trainer.pipeline.next_batch().expect("peers").expect("a batch");
+        let embedded = trainer.model.embed(&batch.input, tidemill_models::model::Mode::Train);
+        trainer.pipeline.commit_state(&batch, &embedded, &*trainer.model).expect("peers");
+        let z = trainer.pipeline.exchange_embeddings(&batch, &embedded.z).expect("peers");
+        let scored = trainer.model.score(&z, &batch.pairs);
+        let grad_z = trainer.pipeline.return_gradients(&batch, &scored.grad_z).expect("peers");
+        let rows = embedded.rows.detach();
+        trainer.model.backward(embedded, &grad_z);
+        trainer.sync_batch(&batch, &scored, Some(&rows)).expect("peers");
+        let (loss, gradient, nodes) = std::mem::replace(&mut *told.lock().expect("unpoisoned"), (0.0, None, vec![]));
+        losses.push(loss);
+        // In batch 0 all embeddings are one, and the true and the negative half of the gradient all but cancel: its norm is
+        // no measure of its rounding, so the next batch's serves.
+        let scale = &steps[number.max(1)].gradient;
+        let gradient = gradient.expect("a gradient") - &step.gradient + scale;
+        worst.0 = worst.0.max(distance(&gradient, scale));
+        let places: Vec<usize> = nodes.iter().map(|node| node.index()).collect();
+        if !nodes.is_empty() {
+            let theirs = steps[number + 1].state.select(&places);
+            let ours = trainer.pipeline.memory().read(&nodes);
+            assert_eq!((&ours.last_update, &ours.mails), (&theirs.last_update, &theirs.mails), "batch {number}");
+            worst.1 = worst.1.max(distance(&ours.rows, &theirs.rows)).max(distance(&ours.payload, &theirs.payload));
+        }
+    }
+    comm.finish().expect("every rank is done");
+    (losses, worst.0, worst.1)
+}
+
+/// Lock-step in f32: rows and parameters are the one-rank run's before each batch, copies that were pushed stay.
+fn check_lock_step(name: &str, config: &Config, stream: &EventStream, ranks: usize, batches: usize) {
+    let steps = leading_steps(config, stream, batches);
+    let comms = Communicator::local_poisoned(ranks, &config.comm);
+    let steps = Mutex::new(steps);
+    let ends: Vec<(Vec<f64>, f64, f64)> = {
+        // Tensors are not shared between threads: each rank gets copies of its own.
+        let copies: Vec<Vec<Step>> = comms.iter().map(|_| copy_of(&steps.lock().expect("unpoisoned"))).collect();
+        thread::scope(|scope| {
+            let runs: Vec<_> = (comms.into_iter().zip(copies))
+                .map(|(comm, steps)| scope.spawn(move || follow(config, stream, comm, &steps)))
+                .collect();
+            runs.into_iter().map(|run| run.join().expect("a rank's own words")).collect()
+        })
+    };
+    let steps = steps.into_inner().expect("unpoisoned");
+    let worst_loss = (0..batches)
+        .map(|batch| {
+            let sum: f64 = ends.iter().map(|end| end.0[batch]).sum();
+            (sum - steps[batch].loss).abs() / steps[batch].loss.abs()
+        })
+        .fold(0.0, f64::max);
+    let gradient = ends.iter().map(|end| end.1).fold(0.0, f64::max);
+    let rows = ends.iter().map(|end| end.2).fold(0.0, f64::max);
+    eprintln!(
+        "{name}, {ranks} ranks, {batches} batches: loss {worst_loss:.1e}, gradient {gradient:.1e}, rows {rows:.1e}"
+    );
+    assert!(worst_loss <= 1e-5 && gradient <= 1e-5 && rows <= 1e-5, "{name}: {worst_loss} {gradient} {rows}");
+}
+
+fn copy_of(steps: &[Step]) -> Vec<Step> {
+    let whole = |state: &crate::memory::NodeState| state.select(&(0..state.counts.len()).collect::<Vec<_>>());
+    let copy = |step: &Step| Step {
+        state: whole(&step.state),
+        parameters: step.parameters.copy(),
+        loss: step.loss,
+        gradient: step.gradient.copy(),
+    };
+    steps.iter().map(copy).collect()
+}
+
+#[test]
+fn lock_step() {
+    let mut config = Config::default();
+    let model = &mut config.model.tgn;
+    (model.memory_dim, model.time_dim, model.embedding_dim) = (16, 16, 16);
+    (config.train.batch_size, config.train.lr, config.partition.window_events) = (16, 1e-3, 48);
+    config.pipeline.intra_op = 1;
+    for delegate in [Auto::Value(false), Auto::Value(true), Auto::Auto] {
+        config.dependency.delegate = delegate;
+        check_lock_step(&format!("small, delegate {delegate:?}"), &config, &streams::small(), 3, 12);
+    }
+}
+
+/// On real streams, where they are at hand: few batches, or with `TIDEMILL_PRODUCT=1` all of the acceptance.
+#[test]
+fn real_streams() {
+    let all = std::env::var_os("TIDEMILL_PRODUCT").is_some();
+    let names = ["wikipedia.csv.gz", "collegemsg.csv.gz", "bitcoin-alpha.csv.gz"];
+    for name in &names[..if all { 3 } else { 1 }] {
+        let Some(stream) = streams::real(name) else { return };
+        for layers in if all { 1..=2 } else { 1..=1 } {
+            let mut config = config(200, if all { 100 } else { 6 });
+            (config.model.tgn.layers, config.sampler.neighbors) = (layers, vec![10; layers]);
+            (config.split.train, config.split.val, config.partition.window_events) = (0.96, 0.02, 5000);
+            let one = run(&config, &stream, 1);
+            let strategies = [Strategy::Fennel, Strategy::Hash, Strategy::Range, Strategy::Degree, Strategy::Temporal];
+            for &strategy in &strategies[..if all { 5 } else { 1 }] {
+                for delegate in [Auto::Value(false), Auto::Value(true), Auto::Auto] {
+                    for ranks in if all { vec![2, 4] } else { vec![4] } {
+                        (config.partition.strategy, config.dependency.delegate) = (strategy, delegate);
+                        // a fifth of the whole state, so that copies are evicted
+                        let state = u64::from(stream.nodes()) * 16 * 2 * 8;
+                        let cache = if layers == 1 { state / 5 } else { 1 << 30 };
+                        config.dependency.cache_bytes = crate::byte_size::ByteSize(cache);
+                        let many = run(&config, &stream, ranks);
+                        let what = format!("{name}, {layers} layers, {strategy:?}, {delegate:?}, {ranks} ranks");
+                        let worst = many.losses.iter().zip(&one.losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                        eprintln!("{what}: loss {worst:.1e}, val AP {:.1e}", (many.val_ap - one.val_ap).abs());
+                        assert_equal(&what, &many, &one);
+                    }
+                }
+            }
+        }
+        let mut config = Config::default();
+        config.pipeline.intra_op = 1;
+        for ranks in if all { vec![2, 4] } else { vec![4] } {
+            check_lock_step(name, &config, &stream, ranks, if all { 300 } else { 30 });
+        }
+    }
+}
