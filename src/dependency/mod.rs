@@ -42,3 +42,6 @@ impl Default for DependencyConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -106,8 +106,11 @@ impl Trainer {
 /// What one rank counted for the summary.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Account {
+    /// Bytes and messages.
     sent: BTreeMap<Purpose, (u64, u64)>,
+    /// For messages under way.
     waited_s: f64,
+    /// Before the peer had posted its send.
     imbalance_s: f64,
     counts: Counts,
     copied_bytes: u64,
@@ -148,11 +151,10 @@ impl Account {
             accounts.iter().flat_map(|account| purposes.iter().map(|purpose| account.sent[purpose].0)).sum()
         };
         let mean = |of: &dyn Fn(&Account) -> f64| accounts.iter().map(of).sum::<f64>() / accounts.len().max(1) as f64;
-        let waits = |account: &Account| account.waited_s - account.imbalance_s;
-        let seconds = mean(&waits);
+        let seconds = mean(&|account| account.waited_s);
         summary::Comm {
             seconds,
-            seconds_max: accounts.iter().map(waits).fold(0.0, f64::max),
+            seconds_max: accounts.iter().map(|account| account.waited_s).fold(0.0, f64::max),
             share: seconds / train_seconds.max(1e-9),
             imbalance_seconds: mean(&|account| account.imbalance_s),
             bytes_total: bytes(&Purpose::ALL),
