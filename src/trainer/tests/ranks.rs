@@ -266,7 +266,8 @@ fn follow(config: &Config, stream: &EventStream, comm: Communicator, steps: &[St
 }
 
 /// Lock-step in f32: rows and parameters are the one-rank run's before each batch, copies that were pushed stay.
-fn check_lock_step(name: &str, config: &Config, stream: &EventStream, ranks: usize, batches: usize) {
+fn check_lock_step(name: &str, config: &Config, stream: &EventStream, ranks: usize, most: usize) {
+    let batches = Trainer::over(config.clone(), stream.clone()).expect("a valid configuration").batches().min(most);
     let steps = leading_steps(config, stream, batches);
     let comms = Communicator::local_poisoned(ranks, &config.comm);
     let steps = Mutex::new(steps);
