@@ -137,7 +137,8 @@ fn all_ranks_plan_alike() {
         for of_rank in &shares {
             let mut mine: Vec<u32> = of_rank.iter().flat_map(|share| share.mine.clone()).collect();
             let mut embeds: Vec<u32> = of_rank.iter().flat_map(|share| share.embeds.clone()).collect();
-            (mine.sort_unstable(), embeds.sort_unstable());
+            mine.sort_unstable();
+            embeds.sort_unstable();
             assert!(mine.iter().copied().eq(0..mine.len() as u32) && embeds.iter().copied().eq(0..embeds.len() as u32));
             for (a, from) in of_rank.iter().enumerate() {
                 for (peer, sent) in &from.exchange.push.out {
