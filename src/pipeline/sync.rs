@@ -11,6 +11,7 @@
 
 use super::wire::bytes_of;
 use crate::comms::Communicator;
+use crate::device::GpuSum;
 use crate::error::Result;
 use crate::queue::{self, Gauge, Receiver, Sender};
 use crate::stats::{self, Stage, Stall, Timeline};
@@ -26,6 +27,8 @@ pub struct SyncStage {
     schedule: Option<LrSchedule>,
     clip_norm: Option<f64>,
     comm: Communicator,
+    /// The ranks' GPUs, where all have one and NCCL connects them.
+    gpus: Option<GpuSum>,
     /// Exchanges so far; all ranks make the same ones.
     exchanges: u64,
 }
@@ -50,7 +53,12 @@ impl SyncStage {
         clip_norm: Option<f64>,
         comm: Communicator,
     ) -> SyncStage {
-        SyncStage { optimizer, lr, schedule, clip_norm, comm, exchanges: 0 }
+        SyncStage { optimizer, lr, schedule, clip_norm, comm, gpus: None, exchanges: 0 }
+    }
+
+    /// The same, its gradients going from GPU to GPU.
+    pub fn between_gpus(self, gpus: Option<GpuSum>) -> SyncStage {
+        SyncStage { gpus, ..self }
     }
 
     /// Sums the gradient, and what the ranks say of the batch, over all ranks; a rank without events gives zeros.
@@ -67,9 +75,14 @@ impl SyncStage {
         said.extend(parameters.spans().map(|span| f64::from(u8::from(span.took_part))));
         let pending = self.comm.start_sum(2 * self.exchanges, said)?;
         let (grads, sequence) = (parameters.grads(), 2 * self.exchanges + 1);
-        let summed = match grads.kind() {
-            Kind::Double => summed::<f64>(&self.comm, sequence, grads)?,
-            _ => summed::<f32>(&self.comm, sequence, grads)?,
+        let summed = match (&self.gpus, grads.kind()) {
+            (Some(gpus), _) => {
+                let mut sum = grads.copy();
+                gpus.sum(&mut sum)?;
+                sum
+            }
+            (None, Kind::Double) => summed::<f64>(&self.comm, sequence, grads)?,
+            (None, _) => summed::<f32>(&self.comm, sequence, grads)?,
         };
         self.exchanges += 1;
         let said = pending.wait()?;

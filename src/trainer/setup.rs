@@ -6,7 +6,7 @@ use super::{History, Hooks, Trainer};
 use crate::comms::Communicator;
 use crate::config::{Config, ModelName};
 use crate::dependency::Weights;
-use crate::device;
+use crate::device::{self, GpuSum};
 use crate::error::{Error, Result};
 use crate::eval::NegativeKind;
 use crate::graph::Tcsr;
@@ -202,6 +202,10 @@ impl Trainer {
             OptimizerConfig { kind: train.optimizer, weight_decay: train.weight_decay, ..Default::default() };
         let optimizer = Optimizer::new(optimizer, model.parameters());
         let sync = SyncStage::new(optimizer, train.lr, train.lr_schedule, train.clip_norm, comm.clone());
+        let sync = match comm.world() {
+            1 => sync,
+            _ => sync.between_gpus(GpuSum::connect(&comm, device, GPU_COLLECTIVES)?),
+        };
         let history = History::start(passes.train.batches(), train.epochs);
         let writer = StateWriter::new(gather, &*model);
         let pipeline = Pipeline::new(&config.pipeline, stages, writer, memory, comm.clone());
@@ -228,6 +232,9 @@ impl Trainer {
         })
     }
 }
+
+/// Numbers of the collectives that connect GPUs, apart from the trainer's own.
+const GPU_COLLECTIVES: u64 = 1 << 40;
 
 /// Refuses what one rank alone can do.
 fn can_be_shared(config: &Config, spec: &StateSpec) -> Result<()> {
