@@ -123,9 +123,10 @@ fn a_warm_sampler_allocates_nothing() {
         };
         for threads in [1, 2] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+            // A worker that gets its first work late sets up rayon's own tables then: the sampler's share is what every round has.
             let count = pool.install(|| {
                 round();
-                allocations(&mut round)
+                (0..10).map(|_| allocations(&mut round)).min().expect("ten rounds")
             });
             assert_eq!(count, 0, "{config:?} on {threads} threads, {} batches", batches.len());
         }
