@@ -221,11 +221,6 @@ impl Planner {
         self.partition.table(self.window.expect("a batch was shared out")).owner(node)
     }
 
-    /// The pass's partition.
-    pub fn partition(&self) -> &Arc<Partition> {
-        &self.partition
-    }
-
     /// This rank.
     pub fn me(&self) -> Rank {
         self.me
@@ -248,7 +243,7 @@ impl Planner {
         self.need_rows(batch.number as u32, &samples, &mut share);
         self.need_features(batch.number as u32, &samples, &mut share.exchange);
         self.link_embeddings(batch, (&primary, &embedder), &samples, &mut share);
-        share.sample = samples.into_iter().nth(usize::from(self.me.0)).expect("a sample for each rank");
+        share.sample = samples.into_iter().nth(self.me.index()).expect("a sample for each rank");
         share.rows = self.rows_read(batch, &share.sample);
         self.mark_written(batch);
         share
@@ -262,7 +257,7 @@ impl Planner {
         // A pass that is entered in the middle of a window finds its rows where that window's table has them.
         if self.partition.first_batch(window) == batch {
             for &(node, from, to) in self.partition.moved(window) {
-                self.copies[usize::from(to.0)].forget(node);
+                self.copies[to.index()].forget(node);
                 if self.written[node.index()] > 0 {
                     exchange.migrate.note(self.me, from, to, node);
                 }
@@ -309,36 +304,32 @@ impl Planner {
         for logical in remote {
             let (asking, root) = (asks(logical), whole.root_of[logical]);
             let owner = self.owner(batch.roots[logical].node);
-            let chosen = *decided.entry((asking, root)).or_insert_with(|| {
+            embedder[logical] = *decided.entry((asking, root)).or_insert_with(|| {
                 let reached = reach.of_root(root);
-                let sent = if decided_before(&needs, owner, asking, root) { 0 } else { travel };
-                let delegated = sent + self.more_bytes(&needs, owner, reached);
-                if delegated < self.more_bytes(&needs, asking, reached) { owner } else { asking }
+                let delegated = travel + self.more_bytes(&needs, owner, reached);
+                let chosen = if delegated < self.more_bytes(&needs, asking, reached) { owner } else { asking };
+                self.take_on(&mut needs, chosen, reached);
+                chosen
             });
-            self.take_on(&mut needs, chosen, reach.of_root(root));
-            if chosen != asking {
-                needs[usize::from(chosen.0)].sent.insert((asking, root));
-            }
-            embedder[logical] = chosen;
         }
         embedder
     }
 
     /// Bytes that must move so that `rank` can embed a root, on top of what it needs already.
     fn more_bytes(&self, needs: &[Needs], rank: Rank, reached: &Reached) -> u64 {
-        let have = &needs[usize::from(rank.0)];
+        let have = &needs[rank.index()];
         let moves = |node: &&NodeId| {
             let version = self.written[node.index()];
             self.owner(**node) != rank
                 && version > 0
                 && !have.rows.contains(*node)
-                && self.copies[usize::from(rank.0)].find(**node, version) != Found::Fresh
+                && self.copies[rank.index()].find(**node, version) != Found::Fresh
         };
         let rows = reached.rows.iter().filter(moves).count() as u64;
         let foreign = |event: &&EventId| {
             !self.holds_features(rank, **event)
                 && !have.features.contains(*event)
-                && self.features[usize::from(rank.0)].find(**event, 0) != Found::Fresh
+                && self.features[rank.index()].find(**event, 0) != Found::Fresh
         };
         let features = match self.weights.feature {
             0 => 0,
@@ -348,7 +339,7 @@ impl Planner {
     }
 
     fn take_on(&self, needs: &mut [Needs], rank: Rank, reached: &Reached) {
-        let needs = &mut needs[usize::from(rank.0)];
+        let needs = &mut needs[rank.index()];
         needs.rows.extend(&reached.rows);
         if self.weights.feature > 0 {
             needs.features.extend(&reached.events);
@@ -378,7 +369,7 @@ impl Planner {
 
     fn need_row(&mut self, node: NodeId, owner: Rank, reader: Rank, now: u32, share: &mut Share) {
         let version = self.written[node.index()];
-        let found = self.copies[usize::from(reader.0)].need(node, version, now);
+        let found = self.copies[reader.index()].need(node, version, now);
         let sent = found != Found::Fresh && version > 0;
         if sent {
             share.exchange.push.note(self.me, owner, reader, node);
@@ -430,8 +421,8 @@ impl Planner {
         let mut at: Vec<(Rank, u32)> = vec![(self.me, u32::MAX); batch.roots.len()];
         for logical in 0..batch.roots.len() {
             let (rank, asking) = (embedder[logical], primary[batch.event_of(logical)]);
-            let place = &mut next[usize::from(rank.0)];
-            let row = samples[usize::from(rank.0)].root_of[*place];
+            let place = &mut next[rank.index()];
+            let row = samples[rank.index()].root_of[*place];
             *place += 1;
             if rank == asking {
                 at[logical] = (rank, row);
@@ -446,11 +437,11 @@ impl Planner {
             at[logical] = (rank, index);
             share.counts.delegated += u64::from(asking == self.me);
         }
-        let own = samples[usize::from(self.me.0)].hops[0].roots.len() as u32;
+        let own = samples[self.me.index()].hops[0].roots.len() as u32;
         let mut first = vec![0; samples.len()];
         let mut end = own;
         for (rank, list) in &share.exchange.embeddings.into {
-            first[usize::from(rank.0)] = end;
+            first[rank.index()] = end;
             end += list.len() as u32;
         }
         let (b, per_event) = (batch.events.len(), batch.roots.len() / batch.events.len() - 2);
@@ -461,7 +452,7 @@ impl Planner {
         });
         let place = |logical: usize| {
             let (rank, index) = at[logical];
-            if rank == self.me { index } else { first[usize::from(rank.0)] + index }
+            if rank == self.me { index } else { first[rank.index()] + index }
         };
         share.embeddings = logical_of_mine.chain(negatives).map(place).collect();
     }
@@ -493,12 +484,6 @@ impl Planner {
 struct Needs {
     rows: HashSet<NodeId>,
     features: HashSet<EventId>,
-    /// Embeddings that it will send: to whom, of which root.
-    sent: HashSet<(Rank, u32)>,
-}
-
-fn decided_before(needs: &[Needs], owner: Rank, asking: Rank, root: u32) -> bool {
-    needs[usize::from(owner.0)].sent.contains(&(asking, root))
 }
 
 /// Rows and sampled events that each root of a sample depends on, over all hops.
