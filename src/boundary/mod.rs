@@ -1,7 +1,15 @@
 //! `[sync]`: when copies of rows that other ranks own are refreshed.
 //!
-//! This release trains on one rank, which has no copies: only the configuration exists. Its defaults never close the gate.
-//! Deliberately absent: the gate, the versions and the measured drift.
+//! [`Gate`] decides by the norm of the gradient whether the copies that a batch reads are brought up to date; [`Boundary`] is
+//! what one rank keeps of it: which version of a row it sent or got last, which replicas fell behind, and how far copies had
+//! drifted when they were refreshed (DepTGL, arXiv:2608.16305; algorithm page, section 6). The configuration's defaults never close the
+//! gate. Absent on purpose: messages and tensors.
+
+mod gate;
+mod ledger;
+
+pub use gate::Gate;
+pub use ledger::{Boundary, Drift, Outdated};
 
 use crate::setting::Auto;
 use serde::{Deserialize, Serialize};
@@ -18,6 +26,13 @@ pub struct SyncConfig {
     pub cached_interval: u32,
     /// Relative drift of a copy that `"auto"` stays below.
     pub drift_budget: f64,
+}
+
+impl SyncConfig {
+    /// Whether the gate can ever close.
+    pub fn gates(&self) -> bool {
+        self.eps_grad != Auto::Value(0.0)
+    }
 }
 
 impl Default for SyncConfig {

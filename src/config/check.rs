@@ -7,6 +7,7 @@ use super::family::OWN_KEYS;
 use super::name::find;
 use super::{Config, Invalid, ModelName};
 use crate::eval::NegativeKind;
+use crate::setting::Auto;
 use std::path::{Path, PathBuf};
 use tidemill_data::negative::CandidateRule;
 use toml::Table;
@@ -31,6 +32,10 @@ impl Config {
         checks.pipeline()?;
         checks.partition()?;
         checks.comm()?;
+        checks.dependency()?;
+        checks.boundary()?;
+        checks.replay()?;
+        checks.calibration()?;
         checks.later_releases()
     }
 
@@ -306,6 +311,50 @@ impl Checks<'_> {
         )
     }
 
+    fn dependency(&self) -> Check {
+        let dependency = &self.config.dependency;
+        self.refuse(
+            matches!(dependency.tau_cache, Auto::Value(tau) if !(0.0..=1.0).contains(&tau)),
+            "dependency.tau_cache",
+            "it is a share of a row's cost",
+            "set a number from 0 (fetch all) to 1 (replay all), or \"auto\"",
+        )?;
+        self.not_negative(dependency.alpha, "dependency.alpha")?;
+        self.not_negative(dependency.beta, "dependency.beta")?;
+        self.refuse(
+            dependency.alpha + dependency.beta == 0.0,
+            "dependency.alpha",
+            "with dependency.beta = 0 too nothing costs anything",
+            "set one of them above 0",
+        )
+    }
+
+    fn boundary(&self) -> Check {
+        let sync = &self.config.sync;
+        if let Auto::Value(eps) = sync.eps_grad {
+            self.not_negative(eps, "sync.eps_grad")?;
+        }
+        let interval = sync.relaxed_interval as usize;
+        self.at_least_one(interval, "sync.relaxed_interval", "the number of batches between two refreshes")?;
+        self.refuse(
+            !(sync.drift_budget > 0.0 && sync.drift_budget.is_finite()),
+            "sync.drift_budget",
+            "no copy can be that close to its owner's row",
+            "set a number above 0; 0.05 is usual",
+        )
+    }
+
+    fn replay(&self) -> Check {
+        self.not_negative(self.config.replay.delta, "replay.delta")
+    }
+
+    fn calibration(&self) -> Check {
+        let calibration = &self.config.calibration;
+        self.not_negative(calibration.latency_s, "calibration.latency_s")?;
+        self.not_negative(calibration.bytes_per_s, "calibration.bytes_per_s")?;
+        self.not_negative(calibration.update_s, "calibration.update_s")
+    }
+
     /// Tables whose mechanism is not made yet, and keys of others that do nothing yet.
     fn later_releases(&self) -> Check {
         let default = Config::default().table();
@@ -337,11 +386,6 @@ const MOST_STALE: u32 = 16;
 
 /// Tables or keys that must hold their defaults, and what they belong to.
 const LATER: &[(&str, &str)] = &[
-    ("dependency.tau_cache", "replay of other ranks' events"),
-    ("dependency.alpha", "replay of other ranks' events"),
-    ("dependency.beta", "replay of other ranks' events"),
-    ("sync", "syncing rows between ranks"),
-    ("replay", "replay of other ranks' events"),
     ("gradient", "asynchronous exchange of gradients"),
     ("pipeline.queue_min", "queues that size themselves"),
     ("pipeline.adapt_every_s", "queues that size themselves"),

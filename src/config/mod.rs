@@ -22,7 +22,7 @@ pub use preset::Preset;
 
 pub use crate::boundary::SyncConfig;
 pub use crate::comms::CommConfig;
-pub use crate::dependency::DependencyConfig;
+pub use crate::dependency::{Calibration, DependencyConfig};
 pub use crate::device::DeviceConfig;
 pub use crate::eval::EvalConfig;
 pub use crate::gradient::GradientConfig;
@@ -78,6 +78,8 @@ pub struct Config {
     pub comm: CommConfig,
     /// `[device]`: CPU or GPU.
     pub device: DeviceConfig,
+    /// `[calibration]`: what sending and replay cost; 0 is measured when a run on several ranks starts.
+    pub calibration: Calibration,
 }
 
 /// `[model]`: the name and the model's own keys.

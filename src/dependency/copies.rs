@@ -73,6 +73,18 @@ impl<K: Copy + Ord + Hash> Copies<K> {
         self.evict(|_| true)
     }
 
+    /// Changes the room, from the next eviction on.
+    pub fn make_room(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
+    /// What is held, ascending.
+    pub fn keys(&self) -> Vec<K> {
+        let mut keys: Vec<K> = self.held.keys().copied().collect();
+        keys.sort_unstable();
+        keys
+    }
+
     /// Copies held.
     pub fn len(&self) -> usize {
         self.held.len()

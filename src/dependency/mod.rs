@@ -1,14 +1,19 @@
 //! `[dependency]`: whether a row that another rank owns is fetched, kept current by replay, or embedded by its owner.
 //!
 //! [`plan`] shares out a batch among ranks and works out who sends what to whom, in integers alone; [`copies`] keeps the books
-//! of who holds which copy. The configuration's defaults are the exact mode. Deliberately absent: tensors and messages.
+//! of who holds which copy, [`replicas`] of who replays which node's events, as [`window`] and [`cost`] advise. The
+//! configuration's defaults are the exact mode. Deliberately absent: tensors and messages.
 
 pub mod copies;
+pub mod cost;
 pub mod count;
 pub mod plan;
+pub mod replicas;
 pub mod routes;
+pub mod window;
 
-pub use plan::{Counts, Exchange, GlobalBatch, PassFacts, Planner, Share, Weights};
+pub use cost::{Calibration, Costs};
+pub use plan::{Counts, Exchange, GlobalBatch, PassFacts, Planner, Policy, Share, Weights};
 pub use routes::Routes;
 
 use crate::byte_size::ByteSize;

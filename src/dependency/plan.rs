@@ -9,17 +9,28 @@
 //! A remote *root* may instead be embedded by its owner ("delegated"): one embedding travels, and its gradient back. With
 //! `delegate = "auto"` a root goes where it makes fewer bytes move, given what the batch needs there already.
 //!
+//! A row that a rank *follows* ([`Replicas`]) is sent at most once; from then on the rank replays the events that touch it. Which
+//! rows are followed is decided anew for each window. Where pushes wait for the gate, the plan lists the rows that a batch needs
+//! and may have in an older version; who pushes them is decided when the batch is brought.
+//!
 //! Invariants: each event is primary on exactly one rank, each logical root embedded on exactly one; what a rank reads it owns
 //! or was sent in its current version; a row that no batch of the pass has written is known to be blank and never sent.
 //! Absent on purpose: tensors, messages, and replay.
 
+mod follow;
+mod reach;
+
 use super::copies::{Copies, Found};
+use super::cost::Costs;
+use super::replicas::Replicas;
 use super::routes::Routes;
+use super::window::Point;
 use crate::partition::{Partition, Rank};
 use crate::sampler::{Known, Root, Sample, SampleCache, SampleScratch, Sampler};
 use crate::setting::Auto;
+use reach::{Reach, Reached};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::philox::Key;
@@ -131,6 +142,12 @@ pub struct Exchange {
     pub blank: Vec<NodeId>,
     /// Rows pushed to those who need them.
     pub push: Routes<NodeId>,
+    /// Versions of `push`, where a gate keeps books of them.
+    pub versions: Routes<u32>,
+    /// Rows that a batch needs and of which there is a copy, with their versions: pushed where the gate is open and they are older.
+    pub refresh: Routes<(NodeId, u32)>,
+    /// Replicas that fell behind are corrected first, by their owners in this window.
+    pub correct: Option<usize>,
     /// Features of sampled edges, at first need.
     pub features: Routes<EventId>,
     /// Copies of features that go before.
@@ -148,6 +165,8 @@ pub struct Counts {
     pub remote: u64,
     /// Of these, met by a copy that was there (blank ones included).
     pub hits: u64,
+    /// Of these, met by a replica.
+    pub cached: u64,
     /// Roots of this rank's events that others embed.
     pub delegated: u64,
     /// Rows sent here.
@@ -159,6 +178,7 @@ impl Counts {
     pub fn add(&mut self, more: &Counts) {
         self.remote += more.remote;
         self.hits += more.hits;
+        self.cached += more.cached;
         self.delegated += more.delegated;
         self.fetched += more.fetched;
     }
@@ -175,7 +195,30 @@ pub struct PassFacts {
     pub writes: bool,
 }
 
+/// Which rows are not simply fetched when they are needed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// Threshold of rho up to which rows are followed.
+    pub tau: Auto<f64>,
+    /// What sending and replay cost.
+    pub costs: Costs,
+    /// Newer versions of copies wait for the gate.
+    pub gated: bool,
+    /// Replicas may fall behind: they are corrected every so many batches, or, if 0, at each window's end.
+    pub corrections: Option<u32>,
+    /// Replay is pruned: it must be known who reads a replica when.
+    pub prunes: bool,
+}
+
+impl Policy {
+    /// Whether any row may be followed.
+    pub fn follows(&self) -> bool {
+        self.tau != Auto::Value(0.0)
+    }
+}
+
 /// Shares out the batches of a pass.
+#[derive(Clone)]
 pub struct Planner {
     me: Rank,
     stream: EventStream,
@@ -188,6 +231,16 @@ pub struct Planner {
     copies: Vec<Copies<NodeId>>,
     features: Vec<Copies<EventId>>,
     window: Option<usize>,
+    policy: Option<Policy>,
+    /// By rank.
+    replicas: Vec<Replicas>,
+    /// What is followed from the next window on.
+    coming: Option<Vec<tidemill_data::node_set::NodeSet>>,
+    /// The chosen threshold and its cost, of each window that was opened.
+    points: Vec<Point>,
+    uses: HashMap<NodeId, follow::Uses>,
+    /// Rows that a rank has room for.
+    room: usize,
 }
 
 impl Planner {
@@ -213,6 +266,12 @@ impl Planner {
             copies: vec![Copies::new(rows); ranks],
             features: vec![Copies::new(features); ranks],
             window: None,
+            policy: None,
+            replicas: Vec::new(),
+            coming: None,
+            points: Vec::new(),
+            uses: HashMap::new(),
+            room: rows,
         }
     }
 
@@ -241,7 +300,8 @@ impl Planner {
         let samples: Vec<Sample> =
             (0..self.copies.len()).map(|r| batch.sample(&positions(&embedder, rank(r)), scratch)).collect();
         self.need_rows(batch.number as u32, &samples, &mut share);
-        self.need_features(batch.number as u32, &samples, &mut share.exchange);
+        self.follow_endpoints(batch, &mut share.exchange);
+        self.need_features(batch, &samples, &mut share.exchange);
         self.link_embeddings(batch, (&primary, &embedder), &samples, &mut share);
         share.sample = samples.into_iter().nth(self.me.index()).expect("a sample for each rank");
         share.rows = self.rows_read(batch, &share.sample);
@@ -251,6 +311,7 @@ impl Planner {
 
     fn enter_window(&mut self, batch: usize, exchange: &mut Exchange) {
         let window = self.partition.window_of_batch(batch);
+        exchange.correct = self.correction_at(batch);
         if self.window == Some(window) {
             return;
         }
@@ -268,6 +329,7 @@ impl Planner {
         }
         exchange.opens_window = Some(window);
         self.window = Some(window);
+        self.turn_replicas(batch, exchange);
     }
 
     /// The rank that embeds each logical root.
@@ -323,6 +385,7 @@ impl Planner {
             self.owner(**node) != rank
                 && version > 0
                 && !have.rows.contains(*node)
+                && !self.replicates(rank, **node)
                 && self.copies[rank.index()].find(**node, version) != Found::Fresh
         };
         let rows = reached.rows.iter().filter(moves).count() as u64;
@@ -362,17 +425,25 @@ impl Planner {
             }
             let (before, after) = (self.copies[rank].evict_before(now), self.copies[rank].evict_all());
             if reader == self.me {
-                (share.exchange.drop_before, share.exchange.drop_after) = (before, after);
+                share.exchange.drop_before.extend(before);
+                share.exchange.drop_after = after;
             }
         }
     }
 
     fn need_row(&mut self, node: NodeId, owner: Rank, reader: Rank, now: u32, share: &mut Share) {
         let version = self.written[node.index()];
+        if self.follows(reader, node) {
+            return self.need_replica(node, owner, reader, share);
+        }
         let found = self.copies[reader.index()].need(node, version, now);
-        let sent = found != Found::Fresh && version > 0;
+        let waits = self.policy.is_some_and(|policy| policy.gated) && found != Found::Absent && version > 0;
+        let sent = found != Found::Fresh && version > 0 && !waits;
         if sent {
-            share.exchange.push.note(self.me, owner, reader, node);
+            self.push(node, owner, reader, &mut share.exchange);
+        }
+        if waits {
+            share.exchange.refresh.note(self.me, owner, reader, (node, version));
         }
         if reader == self.me {
             share.counts.remote += 1;
@@ -384,10 +455,18 @@ impl Planner {
         }
     }
 
-    fn need_features(&mut self, now: u32, samples: &[Sample], exchange: &mut Exchange) {
+    fn push(&self, node: NodeId, owner: Rank, reader: Rank, exchange: &mut Exchange) {
+        exchange.push.note(self.me, owner, reader, node);
+        if self.policy.is_some_and(|policy| policy.gated) {
+            exchange.versions.note(self.me, owner, reader, self.written[node.index()]);
+        }
+    }
+
+    fn need_features(&mut self, batch: &GlobalBatch<'_>, samples: &[Sample], exchange: &mut Exchange) {
         if self.weights.feature == 0 {
             return;
         }
+        let now = batch.number as u32;
         for (rank, sample) in samples.iter().enumerate() {
             let reader = Rank(rank as u16);
             for hop in &sample.hops {
@@ -396,15 +475,25 @@ impl Planner {
                     if self.holds_features(reader, event) {
                         continue;
                     }
-                    if self.features[rank].need(event, 0, now) == Found::Absent {
-                        exchange.features.note(self.me, self.owner(self.stream.source(event)), reader, event);
-                    }
+                    self.need_feature(event, reader, now, exchange);
+                }
+            }
+            for &event in batch.events {
+                let ends = [self.stream.source(event), self.stream.destination(event)];
+                if ends.iter().any(|&node| self.replicates(reader, node)) && !self.holds_features(reader, event) {
+                    self.need_feature(event, reader, now, exchange); // the mails of replicas
                 }
             }
             let (before, after) = (self.features[rank].evict_before(now), self.features[rank].evict_all());
             if reader == self.me {
                 (exchange.features_before, exchange.features_after) = (before, after);
             }
+        }
+    }
+
+    fn need_feature(&mut self, event: EventId, reader: Rank, now: u32, exchange: &mut Exchange) {
+        if self.features[reader.index()].need(event, 0, now) == Found::Absent {
+            exchange.features.note(self.me, self.owner(self.stream.source(event)), reader, event);
         }
     }
 
@@ -484,44 +573,6 @@ impl Planner {
 struct Needs {
     rows: HashSet<NodeId>,
     features: HashSet<EventId>,
-}
-
-/// Rows and sampled events that each root of a sample depends on, over all hops.
-struct Reach(Vec<Reached>);
-
-#[derive(Clone, Default)]
-struct Reached {
-    rows: Vec<NodeId>,
-    events: Vec<EventId>,
-}
-
-impl Reach {
-    fn of(sample: &Sample) -> Reach {
-        let mut below: Vec<Reached> =
-            sample.rows.iter().map(|&node| Reached { rows: vec![node], events: Vec::new() }).collect();
-        for hop in sample.hops.iter().rev() {
-            let root = |root: usize| {
-                let mut reached = below[hop.below_root[root] as usize].clone();
-                for slot in hop.slots(root) {
-                    let neighbor = &below[hop.below_neighbor[slot] as usize];
-                    reached.rows.extend(&neighbor.rows);
-                    reached.events.extend(&neighbor.events);
-                    reached.events.push(hop.event[slot]);
-                }
-                reached.rows.sort_unstable();
-                reached.rows.dedup();
-                reached.events.sort_unstable();
-                reached.events.dedup();
-                reached
-            };
-            below = (0..hop.roots.len()).map(root).collect();
-        }
-        Reach(below)
-    }
-
-    fn of_root(&self, root: u32) -> &Reached {
-        &self.0[root as usize]
-    }
 }
 
 fn positions(ranks: &[Rank], of: Rank) -> Vec<u32> {

@@ -285,7 +285,10 @@ impl NodeMemory {
     /// Takes back every batch without a parameter commit, latest first.
     pub fn roll_back(&mut self) {
         while let Some(undo) = self.undo.pop_back() {
-            self.overwrite(&undo.nodes, &undo.state);
+            // A replica may have been dropped since.
+            let here: Vec<usize> = (0..undo.nodes.len()).filter(|&i| self.places.holds(undo.nodes[i])).collect();
+            let nodes: Vec<NodeId> = here.iter().map(|&i| undo.nodes[i]).collect();
+            self.overwrite(&nodes, &undo.state.select(&here));
         }
     }
 

@@ -6,8 +6,9 @@
 
 use crate::dependency::Routes;
 use crate::memory::{Mail, unsent};
+use crate::replay::Unit;
 use crate::sampler::Sample;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use tidemill_data::id::{EventId, NodeId, Timestamp};
 use tidemill_data::stream::EventStream;
 use tidemill_models::message::Aggregator;
@@ -76,13 +77,25 @@ pub struct CommitPlan {
     pub times: Vec<Timestamp>,
     /// New mails in order, with their owners.
     pub mails: Vec<(NodeId, Mail)>,
-    /// What the mails carry, `[Q]`: the peers' places in `nodes` (on one of several ranks, then what peers send) or roots; under [`RowsOf::Roots`] the *messages* that each mail is the
+    /// What the mails carry, `[Q]`: the peers' places in `nodes` (on one of several ranks, then `replays`, then what peers send) or roots; under [`RowsOf::Roots`] the *messages* that each mail is the
     /// mean of, mail after mail. Message 2i is what event i's source sends, 2i + 1 what its destination sends.
     pub payload_rows: Vec<u32>,
     /// How many messages each mail is the mean of, `[Q]`; empty if one each.
     pub messages: Vec<u32>,
     /// Committed memory that travels for mails: out, places in `nodes`; in, one entry each. Nothing alone.
     pub peers: Routes<u32>,
+    /// Other ranks' nodes whose replicas are brought forward: they get mails as `nodes` do, and places after theirs.
+    pub replays: Vec<NodeId>,
+    /// The work that each of them is, where replay may be pruned.
+    pub units: Vec<Unit>,
+}
+
+impl CommitPlan {
+    /// The mails to replicas, in order; those to own nodes are the others.
+    pub fn replayed_mails(&self) -> impl Iterator<Item = &(NodeId, Mail)> {
+        let replays: HashSet<NodeId> = self.replays.iter().copied().collect();
+        self.mails.iter().filter(move |(node, _)| replays.contains(node))
+    }
 }
 
 /// One endpoint of one event.

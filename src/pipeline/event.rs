@@ -5,7 +5,8 @@
 
 use super::commit::{CommitPlan, CommitPlanner, MailRule};
 use super::rank_commit::RankCommitPlanner;
-use crate::dependency::{Counts, Exchange, GlobalBatch, PassFacts, Planner, Share, Weights};
+use crate::dependency::window::WindowNeeds;
+use crate::dependency::{Counts, Exchange, GlobalBatch, PassFacts, Planner, Policy, Share, Weights};
 use crate::graph::{Endpoint, Tcsr};
 use crate::partition::{Partition, PartitionConfig, PartitionTable, Rank};
 use crate::sampler::edge_memory::EdgeMemory;
@@ -214,6 +215,8 @@ pub struct Among {
     pub weights: Weights,
     /// Whether the model keeps state at all.
     pub writes: bool,
+    /// How rows are followed and gated, if not all are fetched as needed.
+    pub policy: Option<Policy>,
 }
 
 /// Makes plans; owns the scratch space that they share.
@@ -239,37 +242,31 @@ impl EventStage {
     pub fn begin(&mut self, pass: &Pass, blank: bool) {
         self.planner = self.among.as_ref().map(|among| {
             let partition = pass.partition.clone().expect("a pass on one of several ranks has a partition");
-            let Among { me, delegate, weights, writes } = among.clone();
-            let pass = PassFacts { training: pass.is_training(), blank: blank || !writes, writes };
-            Planner::new(me, &self.stream, partition, delegate, weights, pass)
+            let Among { me, delegate, weights, writes, policy } = among.clone();
+            let facts = PassFacts { training: pass.is_training(), blank: blank || !writes, writes };
+            let planner = Planner::new(me, &self.stream, partition, delegate, weights, facts);
+            match policy {
+                // No gradient opens or closes a gate, and scores are never of what was pruned.
+                Some(policy) if facts.training => planner.with_policy(policy),
+                Some(policy) => {
+                    planner.with_policy(Policy { gated: false, prunes: false, corrections: None, ..policy })
+                }
+                None => planner,
+            }
         });
     }
 
     /// Plans batch `batch` of a pass. Batches come in order.
     pub fn plan(&mut self, pass: &Pass, batch: usize) -> BatchPlan {
-        let span = pass.span(batch);
-        let events: Vec<EventId> = pass.events[span.clone()].to_vec();
-        let mut drawn = negatives_of(&self.stream, pass, batch, &events);
-        let given: &[NodeId] = if drawn.roots.is_empty() { &drawn.nodes } else { &[] };
-        logical_roots(&self.stream, pass.sampler.graph(), &events, given, &mut self.roots);
-        self.roots.append(&mut drawn.roots);
-        let words = |purpose| Key::new(pass.seed, purpose).narrow([pass.epoch, batch as u32, 0, 0]);
-        let global = GlobalBatch {
-            number: batch,
-            first: span.start,
-            events: &events,
-            roots: &self.roots,
-            key: words(Purpose::Neighbor),
-            sampler: &pass.sampler,
-            cache: pass.cache.as_deref(),
-            known: if pass.keeps_negatives() { self.roots.len() } else { 2 * events.len() },
-        };
+        self.inspect_window(pass, batch);
+        let (events, drawn) = self.draw(pass, batch);
+        let global = global_batch(pass, batch, &events, &self.roots);
         let share = match &mut self.planner {
             Some(planner) => planner.share(&global, &mut self.scratch),
             None => whole_share(&global, &mut self.scratch),
         };
         let commit = match &self.planner {
-            Some(planner) => self.rank_commits.plan(pass.mail, &self.stream, &events, &share.rows, planner),
+            Some(planner) => self.rank_commits.plan(pass.mail, &self.stream, &events, &share.rows, (planner, batch)),
             None => self.commits.plan(pass.mail, &self.stream, &events, &share.sample),
         };
         let seen = pass.edges.as_ref().map(|edges| pairs_seen(&self.stream, edges, &events, &drawn));
@@ -284,7 +281,7 @@ impl EventStage {
             per_event,
             embeds: share.embeds,
             training: pass.is_training(),
-            keep: dropout_masks(&self.stream, pass, &share.sample, words(Purpose::Dropout)),
+            keep: dropout_masks(&self.stream, pass, &share.sample, words(pass, batch, Purpose::Dropout)),
             negatives,
             negative_sources: drawn.sources,
             candidates: drawn.candidates,
@@ -300,9 +297,61 @@ impl EventStage {
         }
     }
 
+    /// A batch's events and negatives; its logical roots are in `self.roots` then.
+    fn draw(&mut self, pass: &Pass, batch: usize) -> (Vec<EventId>, DrawnNegatives) {
+        let events: Vec<EventId> = pass.events[pass.span(batch)].to_vec();
+        let mut drawn = negatives_of(&self.stream, pass, batch, &events);
+        let given: &[NodeId] = if drawn.roots.is_empty() { &drawn.nodes } else { &[] };
+        logical_roots(&self.stream, pass.sampler.graph(), &events, given, &mut self.roots);
+        self.roots.append(&mut drawn.roots);
+        (events, drawn)
+    }
+
+    /// Before a window's first batch: finds what all of its batches need, where that decides which rows are followed.
+    fn inspect_window(&mut self, pass: &Pass, batch: usize) {
+        let Some(planner) = &self.planner else { return };
+        let Some(batches) = planner.window_to_inspect(batch) else { return };
+        let (mut inspector, mut needs) = (planner.inspector(), WindowNeeds::default());
+        for batch in batches {
+            let (events, _) = self.draw(pass, batch);
+            inspector.inspect(&global_batch(pass, batch, &events, &self.roots), &mut self.scratch, &mut needs);
+        }
+        if let Some(planner) = &mut self.planner {
+            planner.open_window(&needs);
+        }
+    }
+
+    /// Whether rows are followed or gated.
+    pub fn has_policy(&self) -> bool {
+        self.among.as_ref().is_some_and(|among| among.policy.is_some())
+    }
+
+    /// The thresholds of the windows of the pass at hand, and their costs.
+    pub fn points(&self) -> &[crate::dependency::window::Point] {
+        self.planner.as_ref().map_or(&[], Planner::points)
+    }
+
     /// Distinct roots that were sampled, and that came from a cache, so far.
     pub fn root_counts(&self) -> (u64, u64) {
         self.scratch.counts()
+    }
+}
+
+/// The key of a batch's words.
+fn words(pass: &Pass, batch: usize, purpose: Purpose) -> Key {
+    Key::new(pass.seed, purpose).narrow([pass.epoch, batch as u32, 0, 0])
+}
+
+fn global_batch<'a>(pass: &'a Pass, batch: usize, events: &'a [EventId], roots: &'a [Root]) -> GlobalBatch<'a> {
+    GlobalBatch {
+        number: batch,
+        first: pass.span(batch).start,
+        events,
+        roots,
+        key: words(pass, batch, Purpose::Neighbor),
+        sampler: &pass.sampler,
+        cache: pass.cache.as_deref(),
+        known: if pass.keeps_negatives() { roots.len() } else { 2 * events.len() },
     }
 }
 

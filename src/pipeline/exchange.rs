@@ -1,41 +1,55 @@
 //! What ranks send each other while a batch goes through the stages: rows, features, committed memory, embeddings.
 //!
 //! ```text
-//!  prepare k    features of sampled edges, at first need
-//!  read k       at a window's border states that move, then pushed rows                  after commit k-1
+//!  prepare k    features of sampled edges and of replayed mails, at first need
+//!  read k       corrections of replicas, at a window's border states that move, pushed rows   after commit k-1
 //!  commit k     s(peer) of the mails that other ranks' nodes get                         after the forward pass
 //!  score k      embeddings of delegated roots; their gradients back before the backward pass
 //! ```
 //!
-//! Every message is one side of a [`Routes`] of the batch's plan: nothing is requested, and nothing is sent that the other
-//! side does not expect. Sends come before receives, so no two ranks wait for each other.
+//! Every message is one side of a [`Routes`] of the batch's plan: nothing is sent that the other side does not expect. Only a
+//! correction is asked for: which of its replicas fell behind, a rank alone knows. Sends come before receives, so no two ranks wait for each other.
 
 use super::event::BatchPlan;
 use super::features::Features;
 use super::wire;
+use crate::boundary::Boundary;
 use crate::comms::{Communicator, Purpose, Tag};
 use crate::dependency::Routes;
 use crate::error::Result;
-use crate::memory::{NodeMemory, StateShape};
-use std::sync::Mutex;
-use tch::Tensor;
+use crate::memory::{NodeMemory, NodeState, StateShape};
+use crate::partition::Rank;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use tch::{Device, Kind, Tensor};
 use tidemill_data::id::NodeId;
+
+/// How many batches old the copies of some nodes are.
+type Ages = HashMap<NodeId, usize>;
 
 /// This rank's end of a pass's messages.
 #[derive(Clone)]
 pub struct Peers {
     comm: Communicator,
     pass: u32,
+    boundary: Arc<Boundary>,
 }
 
 impl Peers {
     /// The end of pass `pass`, which counts all passes of the run.
-    pub fn new(comm: Communicator, pass: u32) -> Peers {
-        Peers { comm, pass }
+    pub fn new(comm: Communicator, pass: u32, boundary: Boundary) -> Peers {
+        Peers { comm, pass, boundary: Arc::new(boundary) }
+    }
+
+    /// The pass's books on versions, gate and drift.
+    pub fn boundary(&self) -> &Boundary {
+        &self.boundary
     }
 
     /// Ends the pass on this rank: who waits for a message of it is let go.
     pub fn close(&self) {
+        self.boundary.close();
         self.comm.close_below(u64::from(self.pass + 1) << 32);
     }
 
@@ -65,6 +79,7 @@ impl Peers {
     }
 
     /// Brings the rows that a batch reads and this rank does not own; at a window's border nodes change owners first.
+    /// Returns how many copies were refreshed.
     ///
     /// # Errors
     /// A lost peer.
@@ -73,8 +88,8 @@ impl Peers {
         plan: &BatchPlan,
         own: Option<Vec<NodeId>>,
         memory: &Mutex<NodeMemory>,
-        features: &mut Features,
-    ) -> Result<()> {
+        features: &Features,
+    ) -> Result<usize> {
         let exchange = &plan.exchange;
         if let Some(own) = own {
             self.move_states(plan, own, memory, features)?;
@@ -85,8 +100,101 @@ impl Peers {
             exchange.blank.iter().for_each(|&node| memory.admit(node));
         }
         features.forget_mailed(&exchange.drop_before);
-        self.send_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, Some(features))?;
-        self.receive_states(&exchange.push, self.tag(Purpose::Fetch, plan.batch), memory, Some(features))
+        let tag = self.tag(Purpose::Fetch, plan.batch);
+        let (push, ages) = self.rows_due(plan);
+        self.send_states(&push, tag, memory, Some(features))?;
+        self.receive_states(&push, tag, memory, Some((features, &ages)))?;
+        Ok(ages.len())
+    }
+
+    /// The rows that are pushed, those that the gate lets through among them, and how old the copies here are that these replace.
+    fn rows_due<'a>(&self, plan: &'a BatchPlan) -> (Cow<'a, Routes<NodeId>>, Ages) {
+        let exchange = &plan.exchange;
+        if !plan.training || !self.boundary.is_gated() {
+            return (Cow::Borrowed(&exchange.push), Ages::new());
+        }
+        let (mut push, versions, mut ages) = (exchange.push.clone(), &exchange.versions, Ages::new());
+        let refreshes = self.boundary.refreshes(plan.batch);
+        for (reading, due, versions, offered) in [
+            (false, &mut push.out, &versions.out, &exchange.refresh.out),
+            (true, &mut push.into, &versions.into, &exchange.refresh.into),
+        ] {
+            for ((peer, nodes), (_, versions)) in due.iter().zip(versions) {
+                let first = nodes.iter().copied().zip(versions.iter().copied());
+                self.boundary.note_versions(*peer, first, reading);
+            }
+            for (peer, rows) in offered {
+                let outdated = self.boundary.outdated(*peer, rows, reading, refreshes);
+                if reading {
+                    ages.extend(outdated.iter().map(|row| (row.node, row.age)));
+                }
+                let nodes = outdated.into_iter().map(|row| row.node);
+                match due.binary_search_by_key(peer, |(rank, _)| *rank) {
+                    Ok(at) => due[at].1.extend(nodes),
+                    Err(at) => {
+                        let nodes: Vec<NodeId> = nodes.collect();
+                        if !nodes.is_empty() {
+                            due.insert(at, (*peer, nodes));
+                        }
+                    }
+                }
+            }
+        }
+        (Cow::Owned(push), ages)
+    }
+
+    /// Asks owners for the replicas that fell behind, and sends those that others ask for.
+    ///
+    /// * `owner`: of each node, before the batch.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn correct_replicas(
+        &self,
+        plan: &BatchPlan,
+        owner: impl Fn(NodeId) -> Rank,
+        memory: &Mutex<NodeMemory>,
+        features: &Features,
+    ) -> Result<()> {
+        let behind = self.boundary.take_behind();
+        let peers = || (0..self.comm.world() as u16).map(Rank).filter(|rank| rank.index() != self.comm.rank());
+        let answer = self.tag(Purpose::Sync, plan.batch);
+        let ask = Tag { sequence: answer.sequence | 1 << 31, ..answer };
+        let ages: Ages = behind.iter().map(|(&node, &since)| (node, plan.batch - since as usize)).collect();
+        let mut routes = Routes::default();
+        for peer in peers() {
+            let nodes: Vec<NodeId> = behind.keys().copied().filter(|&node| owner(node) == peer).collect();
+            let ids: Vec<u32> = nodes.iter().map(|node| node.0).collect();
+            self.comm.send(peer.index(), ask, bytemuck::cast_slice(&ids).to_vec())?;
+            if !nodes.is_empty() {
+                routes.into.push((peer, nodes));
+            }
+        }
+        for peer in peers() {
+            let bytes = self.comm.receive(peer.index(), ask)?.bytes;
+            let asked: Vec<u32> = bytemuck::allocation::pod_collect_to_vec(&bytes);
+            if !asked.is_empty() {
+                routes.out.push((peer, asked.into_iter().map(NodeId).collect()));
+            }
+        }
+        self.send_states(&routes, answer, memory, Some(features))?;
+        self.receive_states(&routes, answer, memory, Some((features, &ages)))
+    }
+
+    /// Notes how far the copies that are replaced were from what their owners sent.
+    fn measure_drift(&self, nodes: &[NodeId], sent: &NodeState, memory: &NodeMemory, ages: &Ages) {
+        let known: Vec<usize> = (0..nodes.len()).filter(|&i| ages.contains_key(&nodes[i])).collect();
+        if known.is_empty() {
+            return;
+        }
+        let at: Vec<u32> = known.iter().map(|&i| i as u32).collect();
+        let copied: Vec<NodeId> = known.iter().map(|&i| nodes[i]).collect();
+        let here = memory.rows(&copied); // [C, D_m]
+        let there = sent.rows.index_select(0, &index_of(&at).to_device(here.device()));
+        let length = |rows: &Tensor| rows.to_kind(Kind::Double).norm_scalaropt_dim(2, [1i64], false);
+        let relative = (length(&(here - &there)) / length(&there).clamp_min(1e-12)).to_device(Device::Cpu);
+        let relative = Vec::<f64>::try_from(relative).expect("a vector of doubles");
+        self.boundary.note_drift(relative.into_iter().zip(copied.iter().map(|node| ages[node])));
     }
 
     fn move_states(
@@ -94,7 +202,7 @@ impl Peers {
         plan: &BatchPlan,
         own: Vec<NodeId>,
         memory: &Mutex<NodeMemory>,
-        features: &mut Features,
+        features: &Features,
     ) -> Result<()> {
         let (exchange, tag) = (&plan.exchange, self.tag(Purpose::Migration, plan.batch));
         // Without features: the new owner has them, since the nodes' events are its own now.
@@ -138,14 +246,18 @@ impl Peers {
         routes: &Routes<NodeId>,
         tag: Tag,
         memory: &Mutex<NodeMemory>,
-        mut features: Option<&mut Features>,
+        copies: Option<(&Features, &Ages)>,
     ) -> Result<()> {
-        let (shape, dim) = (super::lock(memory).shape(), features.as_ref().map_or(0, |features| features.dim()));
+        let (shape, dim) = (super::lock(memory).shape(), copies.map_or(0, |(features, _)| features.dim()));
         for (peer, nodes) in &routes.into {
             let bytes = self.comm.receive(peer.index(), tag)?.bytes;
             let (state, rows) = wire::state(&bytes, nodes.len(), shape, dim)?;
-            super::lock(memory).put_copies(nodes, &state);
-            if let Some(features) = features.as_mut().filter(|_| dim > 0) {
+            let mut memory = super::lock(memory);
+            if let Some((_, ages)) = copies {
+                self.measure_drift(nodes, &state, &memory, ages);
+            }
+            memory.put_copies(nodes, &state);
+            if let Some((features, _)) = copies.filter(|_| dim > 0) {
                 features.keep_mailed(nodes, &state.counts, &rows);
             }
         }

@@ -1,11 +1,13 @@
 //! Edge features within reach of a rank: its own events' from the mapped file, other ranks' from messages.
 //!
 //! An event's features belong to the owners of its two endpoints. A rank that samples an edge between two others' nodes gets
-//! its features once and keeps them while there is room; a copied row brings those of its pending mails along.
+//! its features once and keeps them while there is room; a copied row brings those of its pending mails along. Those of mails are
+//! kept in one place for the stage that reads copies and the stage that replays their mails.
 //!
 //! Invariant: on one of several ranks the file is read for own events alone; anything else is a fault of the plan.
 
 use crate::partition::{PartitionTable, Rank};
+use dashmap::DashMap;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId};
@@ -16,13 +18,18 @@ pub struct Features {
     stream: EventStream,
     own: Option<(Rank, Arc<PartitionTable>)>,
     sampled: HashMap<EventId, Box<[f32]>>,
-    mailed: HashMap<NodeId, Vec<f32>>,
+    mailed: Arc<DashMap<NodeId, Vec<f32>>>,
 }
 
 impl Features {
     /// Those of a stream, all of them within reach until [`Features::restrict`].
     pub fn new(stream: EventStream) -> Features {
-        Features { stream, own: None, sampled: HashMap::new(), mailed: HashMap::new() }
+        Features { stream, own: None, sampled: HashMap::new(), mailed: Arc::new(DashMap::new()) }
+    }
+
+    /// All of the stream's, and what `other` keeps of mails.
+    pub fn beside(other: &Features) -> Features {
+        Features { mailed: other.mailed.clone(), ..Features::new(other.stream.clone()) }
     }
 
     /// D_e.
@@ -64,6 +71,18 @@ impl Features {
         }
     }
 
+    /// Features of events that are within reach, `[E, D_e]`.
+    pub fn of_events(&self, events: impl Iterator<Item = EventId>) -> Vec<f32> {
+        let mut rows = Vec::new();
+        for event in events {
+            match self.sampled.get(&event) {
+                Some(copy) => rows.extend_from_slice(copy),
+                None => rows.extend_from_slice(self.own_event(event)),
+            }
+        }
+        rows
+    }
+
     /// Features of own events, `[E, D_e]`, to be sent.
     pub fn to_send(&self, events: &[EventId]) -> Vec<f32> {
         events.iter().flat_map(|&event| self.own_event(event)).copied().collect()
@@ -85,7 +104,7 @@ impl Features {
     /// Keeps the features of copied rows' mails.
     ///
     /// * `counts`: mails of each node. * `rows`: `[Q, D_e]`.
-    pub fn keep_mailed(&mut self, nodes: &[NodeId], counts: &[u32], rows: &[f32]) {
+    pub fn keep_mailed(&self, nodes: &[NodeId], counts: &[u32], rows: &[f32]) {
         let mut at = 0;
         for (&node, &count) in nodes.iter().zip(counts) {
             let end = at + count as usize * self.dim();
@@ -95,13 +114,13 @@ impl Features {
     }
 
     /// Drops those of rows that are no longer copies, or no longer here.
-    pub fn forget_mailed(&mut self, nodes: &[NodeId]) {
+    pub fn forget_mailed(&self, nodes: &[NodeId]) {
         nodes.iter().for_each(|node| drop(self.mailed.remove(node)));
     }
 
     /// Bytes of copies.
     pub fn copied_bytes(&self) -> usize {
-        4 * (self.sampled.len() * self.dim() + self.mailed.values().map(Vec::len).sum::<usize>())
+        4 * (self.sampled.len() * self.dim() + self.mailed.iter().map(|mailed| mailed.len()).sum::<usize>())
     }
 
     fn own_event(&self, event: EventId) -> &[f32] {

@@ -17,6 +17,7 @@ pub mod frontier;
 pub mod gather;
 pub mod handover;
 mod rank_commit;
+pub mod replay;
 mod slots;
 pub mod state;
 pub mod sync;
@@ -25,6 +26,7 @@ pub mod workers;
 
 pub use config::PipelineConfig;
 
+use crate::boundary::{Boundary, Drift, Gate, SyncConfig};
 use crate::comms::Communicator;
 use crate::dependency::Counts;
 use crate::error::Result;
@@ -33,6 +35,7 @@ use crate::partition::Rank;
 use crate::stats::{Seen, Timeline};
 use event::Pass;
 use exchange::Peers;
+use replay::ReplayCounts;
 use state::{CommitRows, ReadyBatch, StateWriter};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -56,6 +59,26 @@ pub struct Pipeline {
     peers: Option<Peers>,
     counts: Counts,
     most_copied: u64,
+    sync: SyncConfig,
+    approximates: bool,
+    crossed: Crossed,
+}
+
+/// What passes counted at the border to other ranks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Crossed {
+    /// Of copies that were refreshed or corrected.
+    pub drift: Drift,
+    /// Rows used in an older version because the gate was closed.
+    pub skipped: u64,
+    /// Batches that found the gate open.
+    pub open: u64,
+    /// Batches that found it closed.
+    pub closed: u64,
+    /// Batches that refreshed copies.
+    pub refreshed: u64,
+    /// Sum of the windows' thresholds, and how many windows.
+    pub tau: (f64, u64),
 }
 
 /// Who has the stages.
@@ -73,8 +96,10 @@ impl Pipeline {
         stages: Stages,
         writer: StateWriter,
         memory: NodeMemory,
+        sync: &SyncConfig,
         comm: Communicator,
     ) -> Pipeline {
+        let approximates = stages.event.has_policy();
         Pipeline {
             config: config.clone(),
             memory: Arc::new(Mutex::new(memory)),
@@ -87,6 +112,9 @@ impl Pipeline {
             peers: None,
             counts: Counts::default(),
             most_copied: 0,
+            sync: sync.clone(),
+            approximates,
+            crossed: Crossed::default(),
         }
     }
 
@@ -109,12 +137,16 @@ impl Pipeline {
         let mut stages = self.take_stages();
         stages.event.begin(&pass, blank);
         self.passes += 1;
+        self.crossed = self.crossed();
+        let staleness = if pass.is_training() && !self.config.serial { self.config.staleness as usize } else { 0 };
+        let gated = pass.is_training() && self.sync.gates();
+        let gate = gated.then(|| Gate::new(&self.sync, 2 + staleness, batches.start));
         self.peers = pass.partition.as_ref().map(|partition| {
-            let peers = Peers::new(self.comm.clone(), self.passes);
+            let peers = Peers::new(self.comm.clone(), self.passes, Boundary::new(gate));
             stages.reader.begin(peers.clone(), self.me(), partition.clone(), &self.memory);
             peers
         });
-        self.staleness = if pass.is_training() && !self.config.serial { self.config.staleness as usize } else { 0 };
+        self.staleness = staleness;
         self.running = if self.config.serial {
             Running::Inline(stages, Some((pass, batches)))
         } else {
@@ -227,6 +259,48 @@ impl Pipeline {
         self.counts
     }
 
+    /// What all ranks know of a batch once its gradient is exchanged: its norm, and the drift that they found since.
+    pub fn tell(&self, batch: usize, norm: f64, drift: Option<f64>) {
+        if let Some(peers) = &self.peers {
+            peers.boundary().tell(batch, norm, drift);
+        }
+    }
+
+    /// Drift found here that the other ranks have not heard of: its sum, and of how many rows.
+    pub fn untold_drift(&self) -> (f64, u64) {
+        self.peers.as_ref().map_or((0.0, 0), |peers| peers.boundary().take_untold())
+    }
+
+    /// Whether rows are followed or gated, so that what is read depends on where the pass began.
+    pub fn approximates(&self) -> bool {
+        self.approximates
+    }
+
+    /// What was counted at the border to other ranks, in all passes so far.
+    pub fn crossed(&self) -> Crossed {
+        let mut sum = self.crossed.clone();
+        if let Some(peers) = &self.peers {
+            let (drift, skipped, (open, closed), refreshed) = peers.boundary().counted();
+            sum.drift.add(&drift);
+            sum.skipped += skipped;
+            sum.open += open;
+            sum.closed += closed;
+            sum.refreshed += refreshed;
+        }
+        sum
+    }
+
+    /// Replay does nothing from now on.
+    #[cfg(test)]
+    pub(crate) fn leave_replicas_as_they_are(&mut self) {
+        self.writer.replayer_mut().idle = true;
+    }
+
+    /// What replay did, in training so far.
+    pub fn replayed(&self) -> ReplayCounts {
+        self.writer.replayer().counts()
+    }
+
     /// Most bytes of other ranks' rows and features that were here at once.
     pub fn most_copied_bytes(&self) -> u64 {
         self.most_copied
@@ -247,6 +321,9 @@ impl Pipeline {
             Running::Moving => unreachable!("a worker's panic ended the pipeline"),
         };
         self.most_copied = self.most_copied.max(stages.reader.most_copied_bytes());
+        let points = stages.event.points();
+        self.crossed.tau.0 += points.iter().map(|point| point.tau).sum::<f64>();
+        self.crossed.tau.1 += points.len() as u64;
         stages
     }
 }

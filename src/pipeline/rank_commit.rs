@@ -2,12 +2,14 @@
 //!
 //! The commit rule: only a node's owner computes its new row, for every event that touches it, whoever that event is primary
 //! for. From other ranks it needs the peers' committed memory and nothing else; each such row travels once a batch and rank.
-//! A pure function of events and owners, so sender and receiver find the same lists in the same order.
+//! A replica of another rank's node that the rank keeps current gets the same mails, and s(peer) is taken from a replica where
+//! there is one. A pure function of events, owners and replicas, so sender and receiver find the same lists in the same order.
 
 use super::commit::{CommitPlan, MailRule, MailsKept, ends};
 use crate::dependency::{Planner, Routes};
 use crate::memory::{Mail, unsent};
 use crate::partition::Rank;
+use crate::replay::Unit;
 use std::collections::{HashMap, HashSet};
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::stream::EventStream;
@@ -29,14 +31,14 @@ impl RankCommitPlanner {
 
     /// What this rank writes of the global batch `events`.
     ///
-    /// * `rows`: the rows read, own endpoints among them.
+    /// * `rows`: the rows read, own endpoints among them. * `batch`: its number, which the planner has shared out.
     pub fn plan(
         &mut self,
         rule: MailRule,
         stream: &EventStream,
         events: &[EventId],
         rows: &[NodeId],
-        planner: &Planner,
+        (planner, batch): (&Planner, usize),
     ) -> CommitPlan {
         if rule.targets == MailTargets::Nobody {
             return CommitPlan::default();
@@ -58,7 +60,10 @@ impl RankCommitPlanner {
             sent = last.into_iter().flatten().collect();
         }
         let mails: Vec<(NodeId, Mail)> = sent.into_iter().map(|(to, mail)| (endpoints[to as usize], mail)).collect();
-        let plan = self.own_part(&endpoints, mails, planner);
+        let mut plan = self.own_part(&endpoints, mails, planner);
+        if planner.policy().is_some_and(|policy| policy.prunes) {
+            plan.units = units(&plan.replays, stream, events, (planner, batch));
+        }
         endpoints.iter().for_each(|node| self.slot_of[node.index()] = NONE);
         plan
     }
@@ -68,12 +73,14 @@ impl RankCommitPlanner {
         let own = |node: NodeId| planner.owner(node) == planner.me();
         let nodes: Vec<NodeId> = endpoints.iter().copied().filter(|&node| own(node)).collect();
         let rows = nodes.iter().map(|node| self.row_of[node.index()]).collect();
-        for (place, node) in nodes.iter().enumerate() {
+        let followed = |node: NodeId| planner.replicates(planner.me(), node);
+        let replays: Vec<NodeId> = endpoints.iter().copied().filter(|&node| followed(node)).collect();
+        for (place, node) in nodes.iter().chain(&replays).enumerate() {
             self.slot_of[node.index()] = place as u32;
         }
         let (peers, received) = self.routes(&mails, planner);
         let mut first = HashMap::new(); // where each peer's memory begins among what is at hand
-        let mut end = nodes.len() as u32;
+        let mut end = (nodes.len() + replays.len()) as u32;
         for (rank, list) in &peers.into {
             first.insert(*rank, end);
             end += list.len() as u32;
@@ -82,9 +89,9 @@ impl RankCommitPlanner {
             Some((rank, at)) => first[rank] + at,
             None => self.slot_of[peer.index()],
         };
-        let mails: Vec<(NodeId, Mail)> = mails.into_iter().filter(|&(node, _)| own(node)).collect();
+        let mails: Vec<(NodeId, Mail)> = mails.into_iter().filter(|&(node, _)| own(node) || followed(node)).collect();
         let payload_rows = mails.iter().map(|(_, mail)| place(mail.peer)).collect();
-        CommitPlan { nodes, rows, mails, payload_rows, peers, ..CommitPlan::default() }
+        CommitPlan { nodes, rows, mails, payload_rows, peers, replays, ..CommitPlan::default() }
     }
 
     /// Whose committed memory travels for mails, and from whom and at which place each node's comes.
@@ -94,20 +101,41 @@ impl RankCommitPlanner {
         let mut received: HashMap<NodeId, (Rank, u32)> = HashMap::new();
         let mut counts: HashMap<Rank, u32> = HashMap::new();
         for &(node, mail) in mails {
-            let (from, to) = (planner.owner(mail.peer), planner.owner(node));
-            if from == to {
-                continue;
-            }
-            if from == me && sent.insert((to, mail.peer)) {
-                routes.note(me, from, to, self.slot_of[mail.peer.index()]);
-            }
-            if to == me && !received.contains_key(&mail.peer) {
-                let count = counts.entry(from).or_default();
-                received.insert(mail.peer, (from, *count));
-                *count += 1;
-                routes.note(me, from, to, 0);
+            let from = planner.owner(mail.peer);
+            for to in planner.holders(node) {
+                if from == to || planner.replicates(to, mail.peer) {
+                    continue;
+                }
+                if from == me && sent.insert((to, mail.peer)) {
+                    routes.note(me, from, to, self.slot_of[mail.peer.index()]);
+                }
+                if to == me && !received.contains_key(&mail.peer) {
+                    let count = counts.entry(from).or_default();
+                    received.insert(mail.peer, (from, *count));
+                    *count += 1;
+                    routes.note(me, from, to, 0);
+                }
             }
         }
         (routes, received)
     }
+}
+
+/// The work of a batch for each node that is replayed.
+fn units(
+    replays: &[NodeId],
+    stream: &EventStream,
+    events: &[EventId],
+    (planner, batch): (&Planner, usize),
+) -> Vec<Unit> {
+    let mut touched: HashMap<NodeId, u32> = HashMap::new();
+    for &event in events {
+        *touched.entry(stream.source(event)).or_default() += 1;
+        *touched.entry(stream.destination(event)).or_default() += 1;
+    }
+    let unit = |node: &NodeId| {
+        let outlook = planner.outlook(*node, batch);
+        Unit { events: touched[node], reads: outlook.reads, next: outlook.next, unseen: outlook.unseen }
+    };
+    replays.iter().map(unit).collect()
 }

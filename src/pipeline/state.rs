@@ -5,18 +5,23 @@
 //! batch must see have happened. The only writer of the node memory is the state commit, [`StateWriter::commit`], called after
 //! a batch's forward pass. On one of several ranks the rows that others own are brought before they are read ([`Peers`]).
 
+use super::commit::CommitPlan;
 use super::event::BatchPlan;
 use super::exchange::{self, Peers};
 use super::features::Features;
 use super::gather::Gather;
+use super::replay::Replayer;
 use super::{lock, slots};
 use crate::device::stream::Event;
 use crate::error::Result;
-use crate::memory::{NodeMemory, StateCommit};
+use crate::memory::{Mail, NodeMemory, StateCommit};
 use crate::partition::{Partition, Rank};
 use crate::sampler::{Hop, SampleHash};
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use tch::Tensor;
+use tidemill_data::id::NodeId;
 use tidemill_models::input::{Embedded, LayerInput, LossReduction, ModelInput, PairInput};
 use tidemill_models::model::{MailKeeping, Model, Payload, StateSpec};
 
@@ -30,6 +35,8 @@ pub struct ReadyBatch {
     pub pairs: PairInput,
     /// Fingerprint of the sampled neighbors, as they were turned into the input; evaluation has none.
     pub hash: SampleHash,
+    /// `[Q, D_e]`: features of the events whose mails go to replicas.
+    pub replayed: Vec<f32>,
     /// Behind the read, in the stream that it was given to; absent where stages run inline.
     pub arrived: Option<Arc<Event>>,
 }
@@ -41,6 +48,7 @@ pub struct PreparedBatch {
     layers: Vec<LayerInput>,
     pairs: PairInput,
     hash: SampleHash,
+    replayed: Vec<f32>,
 }
 
 /// Reads the state for batches.
@@ -93,17 +101,27 @@ impl StateReader {
         let hops = plan.sample.hops.iter().zip(&plan.keep).rev();
         let layers = hops.map(|(hop, keep)| self.layer(hop, keep.as_deref())).collect();
         let (pairs, hash) = (self.pairs(&plan), plan.sample_hash());
-        Ok(PreparedBatch { plan, layers, pairs, hash })
+        let replayed = match self.features.dim() {
+            0 => Vec::new(),
+            _ => self.features.of_events(plan.commit.replayed_mails().map(|(_, mail)| mail.event)),
+        };
+        Ok(PreparedBatch { plan, layers, pairs, hash, replayed })
     }
 
     /// Brings the rows of a prepared batch that other ranks own.
     ///
     /// # Errors
     /// A lost peer.
-    pub fn bring(&mut self, prepared: &PreparedBatch, memory: &Mutex<NodeMemory>) -> Result<()> {
+    pub fn bring(&mut self, prepared: &mut PreparedBatch, memory: &Mutex<NodeMemory>) -> Result<()> {
         let Some(among) = &self.among else { return Ok(()) };
+        if let Some(window) = prepared.plan.exchange.correct {
+            let owners = among.partition.table(window);
+            among.peers.correct_replicas(&prepared.plan, |node| owners.owner(node), memory, &self.features)?;
+        }
         let own = prepared.plan.exchange.opens_window.map(|window| among.partition.table(window).nodes_of(among.me));
-        among.peers.bring_rows(&prepared.plan, own, memory, &mut self.features)?;
+        let refreshed = among.peers.bring_rows(&prepared.plan, own, memory, &self.features)? as u64;
+        prepared.plan.counts.hits -= refreshed;
+        prepared.plan.counts.fetched += refreshed;
         let copied = exchange::copied_bytes(&lock(memory), &self.features, self.gather.shape);
         self.most_copied = self.most_copied.max(copied);
         Ok(())
@@ -111,7 +129,7 @@ impl StateReader {
 
     /// Reads a prepared batch's rows and mail.
     pub fn read(&mut self, prepared: PreparedBatch, memory: &mut NodeMemory) -> ReadyBatch {
-        let PreparedBatch { plan, mut layers, pairs, hash } = prepared;
+        let PreparedBatch { plan, mut layers, pairs, hash, replayed } = prepared;
         for (layer, hop) in layers.iter_mut().rev().zip(&plan.sample.hops) {
             self.date(layer, hop, memory);
         }
@@ -133,7 +151,12 @@ impl StateReader {
         if self.among.is_some() {
             exchange::drop_copies(&plan, memory, &mut self.features);
         }
-        ReadyBatch { plan, input, pairs, hash, arrived: None }
+        ReadyBatch { plan, input, pairs, hash, replayed, arrived: None }
+    }
+
+    /// What is kept of features.
+    pub fn features(&self) -> &Features {
+        &self.features
     }
 
     /// Most bytes of other ranks' rows and features that were here at once.
@@ -210,6 +233,7 @@ pub struct StateWriter {
     features: Features,
     payload: Payload,
     keeping: MailKeeping,
+    replayer: Replayer,
 }
 
 /// Which rows the state commit makes the memory.
@@ -222,19 +246,30 @@ pub enum CommitRows {
 }
 
 impl StateWriter {
-    /// A writer for `model`.
-    pub fn new(gather: Gather, model: &dyn Model) -> StateWriter {
+    /// A writer for `model`, whose reader keeps features of copies and replicas.
+    pub fn new(gather: Gather, model: &dyn Model, reader: &StateReader, replayer: Replayer) -> StateWriter {
         let StateSpec { payload, mail_keeping: keeping, .. } = model.spec();
-        StateWriter { features: Features::new(gather.stream.clone()), gather, payload, keeping }
+        StateWriter { features: Features::beside(&reader.features), gather, payload, keeping, replayer }
+    }
+
+    /// What brings replicas forward.
+    pub fn replayer(&self) -> &Replayer {
+        &self.replayer
+    }
+
+    /// The same, for a test to change it.
+    #[cfg(test)]
+    pub(crate) fn replayer_mut(&mut self) -> &mut Replayer {
+        &mut self.replayer
     }
 
     /// The state commit of a batch: steps 3 and 4 of a TGN step. An owner alone writes its nodes; of other ranks' it needs no
-    /// more than the memory that mails carry.
+    /// more than the memory that mails carry. Replicas of other ranks' nodes are brought forward along with it.
     ///
     /// # Errors
     /// A lost peer.
     pub fn commit(
-        &self,
+        &mut self,
         memory: &Mutex<NodeMemory>,
         batch: &ReadyBatch,
         embedded: &Embedded,
@@ -242,7 +277,8 @@ impl StateWriter {
         (rows, peers): (CommitRows, Option<&Peers>),
     ) -> Result<()> {
         let plan = &batch.plan.commit;
-        let of = |from: &Tensor, at: &[u32]| from.index_select(0, &self.gather.rows(at));
+        let gather = self.gather.clone();
+        let of = |from: &Tensor, at: &[u32]| from.index_select(0, &gather.rows(at));
         if let MailKeeping::Latest(slots) = self.keeping {
             let z = embedded.z.detach(); // neither rows nor mails depend on what is in memory now
             let (rows, payload) = (of(&z, &plan.rows), self.pairs(batch, &z));
@@ -254,20 +290,49 @@ impl StateWriter {
             CommitRows::AsRead => of(&embedded.rows.detach(), &plan.rows),
             CommitRows::ReadAgain => self.read_again(&lock(memory), &batch.plan, model),
         };
+        let (at_hand, kept) = self.with_replicas(committed, memory, batch, model);
         let payload = match self.payload {
             Payload::MemoryRow => match peers {
-                Some(peers) => of(&peers.exchange_memory(&batch.plan, &committed)?, &plan.payload_rows),
-                None => of(&committed, &plan.payload_rows),
+                Some(peers) => of(&peers.exchange_memory(&batch.plan, &at_hand)?, &plan.payload_rows),
+                None => of(&at_hand, &plan.payload_rows),
             },
             _ => of(&embedded.carried.as_ref().unwrap_or(&embedded.z).detach(), &plan.payload_rows),
         };
         let encode = |elapsed: &[i64]| {
-            self.gather.shape.code_dim?;
-            Some(model.encode_mail_time(&self.gather.seconds(elapsed.iter().copied())))
+            gather.shape.code_dim?;
+            Some(model.encode_mail_time(&gather.seconds(elapsed.iter().copied())))
         };
-        let (nodes, mails) = (&plan.nodes, &plan.mails);
-        lock(memory).commit(&StateCommit { nodes, rows: &committed, mails, payload: &payload }, encode);
+        let mut memory = lock(memory);
+        if let (Some(peers), false) = (peers, plan.replays.is_empty()) {
+            let features = (&self.features, &*batch.replayed);
+            self.replayer.note_mails(plan, &kept, features, (peers.boundary(), batch.plan.batch));
+        }
+        let written = Written::of(plan, &kept);
+        let (nodes, mails) = (&*written.nodes, &*written.mails);
+        let narrowed = |from: &Tensor, at: &Option<Vec<u32>>| match at {
+            Some(at) => of(from, at),
+            None => from.shallow_clone(),
+        };
+        let (rows, payload) = (narrowed(&at_hand, &written.rows), narrowed(&payload, &written.payload));
+        memory.commit(&StateCommit { nodes, rows: &rows, mails, payload: &payload }, encode);
         Ok(())
+    }
+
+    /// `[C + L, D_m]`: the committed rows, and behind them those of replicas; and which replicas were brought forward.
+    fn with_replicas(
+        &mut self,
+        committed: Tensor,
+        memory: &Mutex<NodeMemory>,
+        batch: &ReadyBatch,
+        model: &dyn Model,
+    ) -> (Tensor, Vec<bool>) {
+        let plan = &batch.plan.commit;
+        if plan.replays.is_empty() {
+            return (committed, Vec::new());
+        }
+        let at = (&self.gather, &self.features);
+        let replayed = self.replayer.replay(plan, at, &lock(memory), model, batch.plan.training);
+        (Tensor::cat(&[committed, replayed.rows], 0), replayed.kept)
     }
 
     /// What the mails of a batch carry of its events' two embeddings.
@@ -283,5 +348,36 @@ impl StateWriter {
     fn read_again(&self, memory: &NodeMemory, plan: &BatchPlan, model: &dyn Model) -> Tensor {
         let nodes = &plan.commit.nodes;
         model.apply_mail(&memory.rows(nodes), &self.gather.mail(nodes, memory, &self.features)).detach()
+    }
+}
+
+/// What a commit writes once replay is pruned.
+struct Written<'a> {
+    nodes: Cow<'a, [NodeId]>,
+    /// Which of the rows at hand; `None`: all.
+    rows: Option<Vec<u32>>,
+    mails: Cow<'a, [(NodeId, Mail)]>,
+    /// Which of the payloads; `None`: all.
+    payload: Option<Vec<u32>>,
+}
+
+impl<'a> Written<'a> {
+    fn of(plan: &'a CommitPlan, kept: &[bool]) -> Written<'a> {
+        if plan.replays.is_empty() {
+            let (nodes, mails) = (Cow::Borrowed(&*plan.nodes), Cow::Borrowed(&*plan.mails));
+            return Written { nodes, rows: None, mails, payload: None };
+        }
+        let kept = |i: usize| i.checked_sub(plan.nodes.len()).is_none_or(|replica| kept[replica]);
+        let all: Vec<NodeId> = plan.nodes.iter().chain(&plan.replays).copied().collect();
+        let rows: Vec<u32> = (0..all.len()).filter(|&i| kept(i)).map(|i| i as u32).collect();
+        let nodes: Vec<NodeId> = rows.iter().map(|&i| all[i as usize]).collect();
+        if nodes.len() == all.len() {
+            return Written { nodes: Cow::Owned(nodes), rows: None, mails: Cow::Borrowed(&plan.mails), payload: None };
+        }
+        let written: HashSet<NodeId> = nodes.iter().copied().collect();
+        let payload: Vec<u32> =
+            (0..plan.mails.len() as u32).filter(|&q| written.contains(&plan.mails[q as usize].0)).collect();
+        let mails = payload.iter().map(|&q| plan.mails[q as usize]).collect();
+        Written { nodes: Cow::Owned(nodes), rows: Some(rows), mails: Cow::Owned(mails), payload: Some(payload) }
     }
 }

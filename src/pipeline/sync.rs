@@ -42,6 +42,15 @@ pub struct Word {
     pub stop: bool,
     /// A rank's time is up after this batch.
     pub out_of_time: bool,
+    /// Sum of the drifts that it found in copies, and of how many.
+    pub drift: (f64, f64),
+}
+
+impl Word {
+    /// Mean drift, if any copy was refreshed.
+    pub fn mean_drift(&self) -> Option<f64> {
+        (self.drift.1 > 0.0).then(|| self.drift.0 / self.drift.1)
+    }
 }
 
 impl SyncStage {
@@ -71,7 +80,8 @@ impl SyncStage {
         if self.comm.world() == 1 {
             return Ok((grad_norm(parameters.grads()), word));
         }
-        let mut said = vec![word.loss, f64::from(u8::from(word.stop)), f64::from(u8::from(word.out_of_time))];
+        let flags = [word.stop, word.out_of_time].map(|flag| f64::from(u8::from(flag)));
+        let mut said = vec![word.loss, flags[0], flags[1], word.drift.0, word.drift.1];
         said.extend(parameters.spans().map(|span| f64::from(u8::from(span.took_part))));
         let pending = self.comm.start_sum(2 * self.exchanges, said)?;
         let (grads, sequence) = (parameters.grads(), 2 * self.exchanges + 1);
@@ -86,9 +96,10 @@ impl SyncStage {
         };
         self.exchanges += 1;
         let said = pending.wait()?;
-        let took_part: Vec<bool> = said[3..].iter().map(|&ranks| ranks > 0.0).collect();
+        let took_part: Vec<bool> = said[5..].iter().map(|&ranks| ranks > 0.0).collect();
         parameters.take_over_grads(&summed, &took_part).expect("a gradient of the same parameters");
-        let word = Word { loss: said[0], stop: said[1] > 0.0, out_of_time: said[2] > 0.0 };
+        let (stop, out_of_time) = (said[1] > 0.0, said[2] > 0.0);
+        let word = Word { loss: said[0], stop, out_of_time, drift: (said[3], said[4]) };
         Ok((grad_norm(parameters.grads()), word))
     }
 

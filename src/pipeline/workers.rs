@@ -45,8 +45,8 @@ impl Stages {
     ) -> Result<ReadyBatch> {
         let plan = times.time(Stage::Event, batch, || self.event.plan(pass, batch));
         times.time(Stage::State, batch, || {
-            let prepared = self.reader.prepare(plan)?;
-            self.reader.bring(&prepared, memory)?;
+            let mut prepared = self.reader.prepare(plan)?;
+            self.reader.bring(&mut prepared, memory)?;
             Ok(self.reader.read(prepared, &mut super::lock(memory)))
         })
     }
@@ -203,8 +203,8 @@ fn read_all(
             break;
         }
         let read = times.time(Stage::State, batch, || {
-            let prepared = prepared?;
-            reader.bring(&prepared, memory)?;
+            let mut prepared = prepared?;
+            reader.bring(&mut prepared, memory)?;
             let mut memory = super::lock(memory);
             see.handover.before_read();
             let read = reader.read(prepared, &mut memory);

@@ -74,10 +74,12 @@ impl Trainer {
     /// What this rank says of a batch: its share of the loss, and whether it is to stop.
     fn word(&self, loss: f64) -> Word {
         let limit = self.config.train.max_seconds;
+        let (sum, rows) = if self.comm.world() == 1 { (0.0, 0) } else { self.pipeline.untold_drift() };
         Word {
             loss,
             stop: self.run.as_ref().is_some_and(|run| run.stop.requested()),
             out_of_time: limit > 0.0 && self.history.train_seconds() + self.lap.elapsed().as_secs_f64() >= limit,
+            drift: (sum, rows as f64),
         }
     }
 
@@ -172,6 +174,7 @@ impl Trainer {
     fn record(&mut self, batch: &Uncommitted, norm: f64, word: Word) -> Result<()> {
         let now = Instant::now();
         let took = now - std::mem::replace(&mut self.lap, now);
+        self.pipeline.tell(batch.batch, norm, word.mean_drift());
         self.history.record(batch.events, batch.hash, word.loss, took);
         (self.agreed.stop, self.agreed.out_of_time) = (word.stop, word.out_of_time);
         if every(self.config.train.log_every, self.history.batch) {
@@ -194,6 +197,7 @@ impl Trainer {
         self.drain()?;
         if due {
             self.checkpoint()?;
+            self.go_on_as_if_resumed(done);
         }
         if let Some(run) = self.run.as_ref().filter(|_| stop) {
             let run = run.folder.path().to_owned();
@@ -201,6 +205,20 @@ impl Trainer {
             return Err(Error::Stopped { epoch: self.history.epoch, batch: done, run });
         }
         Ok(if out_of_time { EpochEnd::OutOfTime } else { EpochEnd::Done })
+    }
+}
+
+impl Trainer {
+    /// After a checkpoint: replicas, copies and the gate start as they do in a run that is resumed from it. Exact runs need none of
+    /// that to equal a resumed one.
+    fn go_on_as_if_resumed(&mut self, done: usize) {
+        if !self.pipeline.approximates() {
+            return;
+        }
+        let pass = self.passes.train(self.history.epoch);
+        let batches = done..self.epoch_batches(&pass);
+        self.pipeline.stop();
+        self.pipeline.start(pass, batches);
     }
 }
 

@@ -5,6 +5,7 @@
 //! scored with, after the validation events have passed through it.
 
 pub mod archive;
+mod calibrate;
 pub mod checkpoint;
 mod commits;
 pub mod config;
@@ -38,7 +39,7 @@ pub use run::Console;
 pub use setup::{Passes, PhiloxDraw};
 pub use summary::Summary;
 
-use crate::comms::Communicator;
+use crate::comms::{Communicator, Ledger};
 use crate::config::Config;
 use crate::device;
 use crate::error::Result;
@@ -72,6 +73,8 @@ pub struct Trainer {
     history: History,
     best: Option<Best>,
     comm: Communicator,
+    /// What training epochs sent and waited for.
+    trained: Ledger,
     /// Collectives outside of batches so far.
     collectives: u64,
     /// What the ranks said of the latest batch with a parameter commit.
@@ -98,7 +101,9 @@ impl Trainer {
     /// A loss or gradient that is not finite, a request to stop (after a checkpoint), and what the run folder's disk refuses.
     pub fn fit(&mut self) -> Result<Summary> {
         while !self.history.finished(&self.config.train) {
+            let before = self.comm.ledger();
             let end = self.train_epoch()?;
+            self.trained = self.trained.plus(&self.comm.ledger().since(&before));
             self.close_epoch()?;
             if end == EpochEnd::OutOfTime {
                 break;

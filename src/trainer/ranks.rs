@@ -2,12 +2,14 @@
 
 use super::stored_state::StoredState;
 use super::{Summary, Trainer, peak_rss, state_hash, summary};
-use crate::comms::Purpose;
+use crate::boundary::Drift;
+use crate::comms::{Ledger, Purpose};
 use crate::dependency::Counts;
 use crate::error::Result;
 use crate::eval::SplitScores;
 use crate::partition::{PartitionTable, Rank};
 use crate::pipeline::event::Pass;
+use crate::pipeline::replay::ReplayCounts;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,6 +105,18 @@ impl Trainer {
     }
 }
 
+/// What stages wait for.
+const STAGES: [Purpose; 8] = [
+    Purpose::Fetch,
+    Purpose::Delegate,
+    Purpose::DelegateGradient,
+    Purpose::Commit,
+    Purpose::Sync,
+    Purpose::Feature,
+    Purpose::Gradient,
+    Purpose::Migration,
+];
+
 /// What one rank counted for the summary.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Account {
@@ -115,16 +129,22 @@ pub(super) struct Account {
     counts: Counts,
     copied_bytes: u64,
     rss_bytes: u64,
+    /// Of training alone, by purpose.
+    training: Ledger,
+    replay: ReplayCounts,
+    drift: Drift,
+    rows_skipped: u64,
+    /// Batches that found the gate open, closed, and that refreshed; alike on all ranks.
+    gate: (u64, u64, u64),
+    /// Sum of the windows' thresholds, and how many; alike on all ranks.
+    tau: (f64, u64),
 }
 
 impl Account {
     fn of(trainer: &Trainer) -> Account {
-        let ledger = trainer.comm.ledger();
-        let stages = [Purpose::Fetch, Purpose::Delegate, Purpose::DelegateGradient, Purpose::Commit]
-            .into_iter()
-            .chain([Purpose::Sync, Purpose::Feature, Purpose::Gradient, Purpose::Migration]);
+        let (ledger, crossed) = (trainer.comm.ledger(), trainer.pipeline.crossed());
         let sum = |of: fn(&crate::comms::Account) -> std::time::Duration| -> f64 {
-            stages.clone().map(|purpose| of(&ledger.of(purpose)).as_secs_f64()).sum()
+            STAGES.iter().map(|&purpose| of(&trainer.trained.of(purpose)).as_secs_f64()).sum()
         };
         let sent = |purpose: Purpose| {
             let account = ledger.of(purpose);
@@ -136,6 +156,12 @@ impl Account {
             imbalance_s: sum(|account| account.imbalance),
             counts: trainer.pipeline.counts(),
             copied_bytes: trainer.pipeline.most_copied_bytes(),
+            training: trainer.trained,
+            replay: trainer.pipeline.replayed(),
+            rows_skipped: crossed.skipped,
+            gate: (crossed.open, crossed.closed, crossed.refreshed),
+            tau: crossed.tau,
+            drift: crossed.drift,
             rss_bytes: peak_rss::peak_rss_bytes().unwrap_or(0),
         }
     }
@@ -167,6 +193,7 @@ impl Account {
             bytes_migration: bytes(&[Purpose::Migration]),
             rows_fetched: accounts.iter().map(|account| account.counts.fetched).sum(),
             messages: accounts.iter().flat_map(|account| account.sent.values().map(|sent| sent.1)).sum(),
+            training: Account::training(accounts, train_seconds),
         }
     }
 
@@ -175,12 +202,62 @@ impl Account {
         let sum = |of: fn(&Counts) -> u64| accounts.iter().map(|account| of(&account.counts)).sum();
         summary::Dependency {
             remote: sum(|counts| counts.remote),
-            cached: 0,
+            cached: sum(|counts| counts.cached),
             fetched: sum(|counts| counts.fetched),
             delegated: sum(|counts| counts.delegated),
             cache_hits: sum(|counts| counts.hits),
             cache_bytes: accounts.iter().map(|account| account.copied_bytes).max().unwrap_or(0),
-            tau: 0.0,
+            tau: accounts.first().map_or(0.0, |account| account.tau.0 / account.tau.1.max(1) as f64),
+        }
+    }
+
+    fn training(accounts: &[Account], train_seconds: f64) -> summary::CommTraining {
+        let bytes = |purposes: &[Purpose]| -> u64 {
+            let of = |account: &Account| purposes.iter().map(|&p| account.training.of(p).sent_bytes).sum::<u64>();
+            accounts.iter().map(of).sum()
+        };
+        let waited = |account: &Account| {
+            let of = |&purpose: &Purpose| account.training.of(purpose).waited.as_secs_f64();
+            STAGES.iter().filter(|&&purpose| purpose != Purpose::Gradient).map(of).sum::<f64>()
+        };
+        let seconds = accounts.iter().map(waited).sum::<f64>() / accounts.len().max(1) as f64;
+        summary::CommTraining {
+            bytes_state: bytes(&[Purpose::Fetch, Purpose::Sync, Purpose::Commit]),
+            bytes_delegate: bytes(&[Purpose::Delegate, Purpose::DelegateGradient]),
+            bytes_feature: bytes(&[Purpose::Feature]),
+            bytes_gradient: bytes(&[Purpose::Gradient]),
+            bytes_migration: bytes(&[Purpose::Migration]),
+            messages: accounts.iter().map(|account| account.training.total().sent_messages).sum(),
+            share_without_gradients: seconds / train_seconds.max(1e-9),
+        }
+    }
+
+    /// The summary's part on refreshes.
+    pub(super) fn sync(accounts: &[Account]) -> summary::Sync {
+        let mut drift = Drift::default();
+        accounts.iter().for_each(|account| drift.add(&account.drift));
+        let (open, closed, refreshed) = accounts.first().map_or((0, 0, 0), |account| account.gate);
+        summary::Sync {
+            done: refreshed,
+            skipped: open + closed - refreshed,
+            open,
+            closed,
+            rows: drift.rows,
+            rows_skipped: accounts.iter().map(|account| account.rows_skipped).sum(),
+            drift_mean: drift.sum / drift.rows.max(1) as f64,
+            drift_max: drift.max,
+            drift_histogram: drift.by_drift.to_vec(),
+            staleness_histogram: drift.by_age,
+        }
+    }
+
+    /// The summary's part on replay.
+    pub(super) fn replay(accounts: &[Account]) -> summary::Replay {
+        let sum = |of: fn(&ReplayCounts) -> u64| accounts.iter().map(|account| of(&account.replay)).sum();
+        summary::Replay {
+            events: sum(|counts| counts.rows),
+            pruned_lossless: sum(|counts| counts.lossless),
+            pruned_lossy: sum(|counts| counts.lossy),
         }
     }
 }

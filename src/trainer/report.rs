@@ -65,6 +65,8 @@ impl Trainer {
             staleness: self.staleness(),
             comm: Account::comm(&accounts, self.history.train_seconds()),
             dependency: Account::dependency(&accounts),
+            sync: Account::sync(&accounts),
+            replay: Account::replay(&accounts),
             partition: self.partition(),
             ..Summary::default()
         })

@@ -1,26 +1,30 @@
 //! From a configuration to a trainer: stream, split, graphs, passes, model, state.
 
+use super::calibrate::calibrate;
 use super::commits::Syncing;
 use super::family;
 use super::{History, Hooks, Trainer};
-use crate::comms::Communicator;
+use crate::comms::{Communicator, Ledger};
 use crate::config::{Config, ModelName};
-use crate::dependency::Weights;
+use crate::dependency::{Costs, Policy, Weights};
 use crate::device::{self, GpuSum};
 use crate::error::{Error, Result};
 use crate::eval::NegativeKind;
+use crate::gradient::GradientMode;
 use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
 use crate::partition::Rank;
 use crate::pipeline::commit::MailRule;
 use crate::pipeline::event::{Among, Dropout, EventStage, Negatives, Pass, RankedEvents};
 use crate::pipeline::gather::Gather;
+use crate::pipeline::replay::Replayer;
 use crate::pipeline::state::{StateReader, StateWriter};
 use crate::pipeline::sync::{SyncStage, Word};
 use crate::pipeline::workers::Stages;
 use crate::pipeline::{Pipeline, wire};
 use crate::sampler::Sampler;
 use crate::sampler::{SameBatch, Strategy};
+use crate::setting::Auto;
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -175,7 +179,7 @@ impl Trainer {
     }
 
     fn build(
-        config: Config,
+        mut config: Config,
         stream: EventStream,
         comm: Communicator,
         make: impl FnOnce(&Config, &EventStream, &Split, tch::Device) -> Result<Box<dyn Model>>,
@@ -195,7 +199,12 @@ impl Trainer {
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
         let gather = Gather { stream: stream.clone(), shape: memory.shape() };
         let reader = StateReader::new(gather.clone(), &*model, config.train.loss);
+        if comm.world() > 1 && config.dependency.tau_cache != Auto::Value(0.0) {
+            config.calibration = calibrate(config.calibration, &comm, CALIBRATION, &gather, &*model)?;
+        }
         let among = (comm.world() > 1).then(|| among(&config, &spec, &comm, memory.shape(), &stream));
+        let replayer = Replayer::new(&config.replay, config.gradient.mode == GradientMode::Racom);
+        let writer = StateWriter::new(gather, &*model, &reader, replayer);
         let stages = Stages { event: EventStage::new(stream.clone(), among), reader };
         let train = &config.train;
         let optimizer =
@@ -207,8 +216,7 @@ impl Trainer {
             _ => sync.between_gpus(GpuSum::connect(&comm, device, GPU_COLLECTIVES)?),
         };
         let history = History::start(passes.train.batches(), train.epochs);
-        let writer = StateWriter::new(gather, &*model);
-        let pipeline = Pipeline::new(&config.pipeline, stages, writer, memory, comm.clone());
+        let pipeline = Pipeline::new(&config.pipeline, stages, writer, memory, &config.sync, comm.clone());
         Ok(Trainer {
             config,
             stream,
@@ -222,6 +230,7 @@ impl Trainer {
             history,
             best: None,
             comm,
+            trained: Ledger::default(),
             collectives: 0,
             agreed: Word::default(),
             owners: None,
@@ -235,6 +244,8 @@ impl Trainer {
 
 /// Numbers of the collectives that connect GPUs, apart from the trainer's own.
 const GPU_COLLECTIVES: u64 = 1 << 40;
+/// Numbers of those of the calibration.
+const CALIBRATION: u64 = 1 << 41;
 
 /// Refuses what one rank alone can do.
 fn can_be_shared(config: &Config, spec: &StateSpec) -> Result<()> {
@@ -273,7 +284,29 @@ fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateSha
             cache: config.dependency.cache_bytes.0,
         },
         writes: spec.mail_targets != MailTargets::Nobody,
+        policy: policy(config, shape, stream),
     }
+}
+
+/// How a rank's rows are followed and gated, unless all are fetched as soon as they are needed.
+fn policy(config: &Config, shape: StateShape, stream: &EventStream) -> Option<Policy> {
+    let (dependency, gated) = (&config.dependency, config.sync.gates());
+    let stale = !config.pipeline.serial && config.pipeline.staleness > 0;
+    let drifts = config.replay.prunes() || stale || config.gradient.mode == GradientMode::Racom;
+    let policy = Policy {
+        tau: dependency.tau_cache,
+        costs: Costs {
+            rates: config.calibration,
+            alpha: dependency.alpha,
+            beta: dependency.beta,
+            row: wire::row_bytes(shape, stream.feature_dim()),
+            memory: shape.memory_dim as u64 * shape.kind.elt_size_in_bytes() as u64,
+        },
+        gated,
+        corrections: drifts.then_some(config.sync.cached_interval),
+        prunes: config.replay.prunes(),
+    };
+    (policy.follows() || gated).then_some(policy)
 }
 
 /// Negative edges of the whole stream.

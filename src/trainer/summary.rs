@@ -143,6 +143,28 @@ pub struct Comm {
     pub rows_fetched: u64,
     /// Messages sent.
     pub messages: u64,
+    /// The part of the above that training took, without evaluation.
+    pub training: CommTraining,
+}
+
+/// Communication of training alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommTraining {
+    /// Pushed rows, corrections and memory for commits.
+    pub bytes_state: u64,
+    /// Embeddings of delegated roots, and their gradients.
+    pub bytes_delegate: u64,
+    /// Event features.
+    pub bytes_feature: u64,
+    /// Gradients.
+    pub bytes_gradient: u64,
+    /// State that moved with its nodes.
+    pub bytes_migration: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Waits for all but gradients, over the training seconds.
+    pub share_without_gradients: f64,
 }
 
 /// Where remote rows came from.
@@ -161,7 +183,7 @@ pub struct Dependency {
     pub cache_hits: u64,
     /// Bytes of copies and replicas, at most at any time.
     pub cache_bytes: u64,
-    /// The threshold in force at the end.
+    /// Mean threshold of the windows.
     pub tau: f64,
 }
 
@@ -169,15 +191,25 @@ pub struct Dependency {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sync {
-    /// Rows synchronised.
+    /// Batches that refreshed the copies they read, where a gate decides.
     pub done: u64,
-    /// Rows used as they were because the gate was closed.
+    /// Batches that did not.
     pub skipped: u64,
-    /// Mean of the relative drift found at synchronisations.
+    /// Batches that found the gate open.
+    pub open: u64,
+    /// Batches that found it closed, refreshing or not.
+    pub closed: u64,
+    /// Copies refreshed or corrected.
+    pub rows: u64,
+    /// Copies read in an older version than their owner's.
+    pub rows_skipped: u64,
+    /// Mean of the relative drift found at refreshes and corrections.
     pub drift_mean: f64,
     /// Maximum of it.
     pub drift_max: f64,
-    /// How many synchronised rows were k batches old, by k.
+    /// Copies by drift: below 1e-4, 1e-3, 1e-2, 1e-1, 1, and the rest.
+    pub drift_histogram: Vec<u64>,
+    /// How many of these copies were k batches old, by k.
     pub staleness_histogram: Vec<u64>,
 }
 
@@ -185,7 +217,7 @@ pub struct Sync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Replay {
-    /// Replayed pairs of event and node.
+    /// Rows brought forward by replay, each once a batch.
     pub events: u64,
     /// Pruned without effect.
     pub pruned_lossless: u64,
@@ -297,9 +329,10 @@ mod tests {
         epochs[{loss, val_ap, seconds, train_events_per_s}], train_events_per_s, eval_events_per_s, peak_rss_bytes,
         state_hash, sample_hash,
         comm{seconds, seconds_max, share, imbalance_seconds, bytes_total, bytes_fetch, bytes_delegate, bytes_commit,
-             bytes_sync, bytes_feature, bytes_gradient, bytes_migration, rows_fetched, messages},
+             bytes_sync, bytes_feature, bytes_gradient, bytes_migration, rows_fetched, messages,
+             training{bytes_state, bytes_delegate, bytes_feature, bytes_gradient, bytes_migration, messages, share_without_gradients}},
         dependency{remote, cached, fetched, delegated, cache_hits, cache_bytes, tau},
-        sync{done, skipped, drift_mean, drift_max, staleness_histogram},
+        sync{done, skipped, open, closed, rows, rows_skipped, drift_mean, drift_max, drift_histogram, staleness_histogram},
         replay{events, pruned_lossless, pruned_lossy}, partition{cut_share, balance, migrations, rows_migrated},
         gradient{mode, exchanges, forced, divergence_max, staleness_max}, queues[{name, min, max, mean, resized}],
         stages[{name, busy_s, wait_s}], staleness{state, parameters}, gpu{utilisation, memory_peak_bytes}";

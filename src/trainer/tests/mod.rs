@@ -5,5 +5,6 @@ mod family_oracle;
 mod npz;
 mod oracle;
 mod ranks;
+mod replay;
 mod stale;
 mod streams;

@@ -2,7 +2,7 @@
 //! rank, and, free-running in f64 with a fixed time encoder, the same losses, metrics and state up to rounding.
 
 use super::streams;
-use crate::comms::Communicator;
+use crate::comms::{Communicator, Purpose};
 use crate::config::Config;
 use crate::partition::Strategy;
 use crate::sampler::SampleHash;
@@ -15,21 +15,27 @@ use tidemill_data::stream::EventStream;
 
 /// What a run leaves: of one rank, or of all put together.
 #[derive(Debug, Default)]
-struct Outcome {
-    losses: Vec<f64>,
-    val_ap: f64,
-    test_ap: f64,
-    scores: Vec<f64>,
-    hash: SampleHash,
-    primary: Vec<EventId>,
-    rows_fetched: u64,
-    owned: usize,
+pub(super) struct Outcome {
+    pub(super) losses: Vec<f64>,
+    pub(super) val_ap: f64,
+    pub(super) test_ap: f64,
+    pub(super) scores: Vec<f64>,
+    pub(super) hash: SampleHash,
+    pub(super) primary: Vec<EventId>,
+    pub(super) rows_fetched: u64,
+    pub(super) owned: usize,
+    pub(super) crossed: crate::pipeline::Crossed,
+    pub(super) replayed: crate::pipeline::replay::ReplayCounts,
+    pub(super) cached: u64,
+    /// Bytes of rows pushed, corrected and carried by mails.
+    pub(super) state_bytes: u64,
 }
 
 /// One epoch, then validation and test.
-fn run_rank(config: &Config, stream: &EventStream, comm: Communicator) -> Outcome {
+fn run_rank(config: &Config, stream: &EventStream, comm: Communicator, prepare: fn(&mut Trainer)) -> Outcome {
     let mut trainer =
         Trainer::over_on_rank(config.clone(), stream.clone(), comm.clone()).expect("a valid configuration");
+    prepare(&mut trainer);
     let primary = Arc::new(Mutex::new(Vec::new()));
     let seen = primary.clone();
     let losses = Arc::new(Mutex::new(Vec::new()));
@@ -40,6 +46,7 @@ fn run_rank(config: &Config, stream: &EventStream, comm: Communicator) -> Outcom
     }));
     trainer.train_epoch().expect("trains");
     let hash = trainer.history.sample_hash;
+    let state_bytes = state_bytes(&comm);
     let owned = trainer.pipeline.memory().places().own_len();
     let val = trainer.score_split(&trainer.passes.val.clone()).expect("scores");
     let mut test = trainer.passes.test.clone();
@@ -51,19 +58,45 @@ fn run_rank(config: &Config, stream: &EventStream, comm: Communicator) -> Outcom
     let (val, test) = (val.metrics(), test.metrics());
     let losses = losses.lock().expect("unpoisoned").clone();
     let primary = primary.lock().expect("unpoisoned").clone();
-    let rows_fetched = trainer.pipeline.counts().fetched;
+    let counts = trainer.pipeline.counts();
+    let (rows_fetched, cached) = (counts.fetched, counts.cached);
+    let (crossed, replayed) = (trainer.pipeline.crossed(), trainer.pipeline.replayed());
     comm.finish().expect("every rank is done");
-    Outcome { losses, val_ap: val.ap, test_ap: test.ap, scores, hash, primary, rows_fetched, owned }
+    Outcome {
+        losses,
+        val_ap: val.ap,
+        test_ap: test.ap,
+        scores,
+        hash,
+        primary,
+        rows_fetched,
+        owned,
+        crossed,
+        replayed,
+        cached,
+        state_bytes,
+    }
+}
+
+fn state_bytes(comm: &Communicator) -> u64 {
+    let ledger = comm.ledger();
+    [Purpose::Fetch, Purpose::Commit, Purpose::Sync].into_iter().map(|purpose| ledger.of(purpose).sent_bytes).sum()
 }
 
 /// The run on `ranks` ranks of one process: each says the same of losses and metrics.
-fn run(config: &Config, stream: &EventStream, ranks: usize) -> Outcome {
+pub(super) fn run(config: &Config, stream: &EventStream, ranks: usize) -> Outcome {
+    run_prepared(config, stream, ranks, |_| {})
+}
+
+/// As [`run`], each rank's trainer changed before it starts.
+pub(super) fn run_prepared(config: &Config, stream: &EventStream, ranks: usize, prepare: fn(&mut Trainer)) -> Outcome {
     if ranks == 1 {
-        return run_rank(config, stream, Communicator::alone());
+        return run_rank(config, stream, Communicator::alone(), prepare);
     }
     let comms = Communicator::local_poisoned(ranks, &config.comm);
     let outcomes: Vec<Outcome> = thread::scope(|scope| {
-        let runs: Vec<_> = comms.into_iter().map(|comm| scope.spawn(|| run_rank(config, stream, comm))).collect();
+        let runs: Vec<_> =
+            comms.into_iter().map(|comm| scope.spawn(move || run_rank(config, stream, comm, prepare))).collect();
         runs.into_iter().map(|run| run.join().expect("a rank's own words")).collect()
     });
     let mut whole = Outcome::default();
@@ -79,12 +112,20 @@ fn run(config: &Config, stream: &EventStream, ranks: usize) -> Outcome {
         whole.primary.extend(outcome.primary);
         whole.rows_fetched += outcome.rows_fetched;
         whole.owned += outcome.owned;
+        whole.cached += outcome.cached;
+        whole.state_bytes += outcome.state_bytes;
+        whole.replayed.rows += outcome.replayed.rows;
+        whole.replayed.lossless += outcome.replayed.lossless;
+        whole.replayed.lossy += outcome.replayed.lossy;
+        let drift = std::mem::take(&mut whole.crossed.drift);
+        whole.crossed = outcome.crossed;
+        whole.crossed.drift.add(&drift);
     }
     whole
 }
 
 /// f64 and a fixed time encoder: rounding does not grow.
-fn config(batch_size: usize, max_batches: usize) -> Config {
+pub(super) fn config(batch_size: usize, max_batches: usize) -> Config {
     let mut config = Config::default();
     let model = &mut config.model.tgn;
     (model.memory_dim, model.time_dim, model.embedding_dim) = (16, 16, 16);
@@ -96,11 +137,13 @@ fn config(batch_size: usize, max_batches: usize) -> Config {
     config
 }
 
-fn assert_equal(name: &str, many: &Outcome, one: &Outcome) {
+pub(super) fn assert_equal(name: &str, many: &Outcome, one: &Outcome) {
     assert_eq!(many.hash, one.hash, "{name}: samples");
     let mut primary = many.primary.clone();
     primary.sort_unstable();
-    assert_eq!(primary, one.primary, "{name}: each event is primary on one rank");
+    let mut expected = one.primary.clone();
+    expected.sort_unstable();
+    assert_eq!(primary, expected, "{name}: each event is primary on one rank");
     assert_eq!(many.owned, one.owned, "{name}: each node has one owner");
     assert_eq!(many.losses.len(), one.losses.len());
     for (batch, (a, b)) in many.losses.iter().zip(&one.losses).enumerate() {
