@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use tidemill_data::id::NodeId;
 
-/// How far copies were from their owners' rows when they were refreshed, and how old.
+/// Ages from this on are counted together.
+const OLDEST: usize = 64;
+
+/// How far copies that were read behind their owners' rows were from these when they were refreshed, and how old.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Drift {
     /// Refreshed copies.
@@ -16,7 +19,7 @@ pub struct Drift {
     pub sum: f64,
     /// The largest.
     pub max: f64,
-    /// Copies by age, in batches since the version that they held.
+    /// Copies by age, in batches since they were first read, or replayed, behind their owner's row; the last entry may hold older ones.
     pub by_age: Vec<u64>,
     /// Copies by drift: below 1e-4, 1e-3, 1e-2, 1e-1, 1, and the rest.
     pub by_drift: [u64; 6],
@@ -27,6 +30,7 @@ pub struct Drift {
 impl Drift {
     /// Notes a refreshed copy.
     pub fn note(&mut self, drift: f64, age: usize) {
+        let age = age.min(OLDEST);
         self.rows += 1;
         self.sum += drift;
         self.max = self.max.max(drift);
@@ -61,6 +65,8 @@ struct Books {
     /// Replicas that may differ from their owners' rows, and the batch since when.
     behind: BTreeMap<NodeId, u32>,
     drift: Drift,
+    /// Copies that were read in an older version since their last refresh, and the batch of the first such read.
+    used_old: HashMap<NodeId, u32>,
     /// Rows used in an older version because the gate was closed.
     skipped: u64,
 }
@@ -79,8 +85,8 @@ impl Books {
 pub struct Outdated {
     /// Whose.
     pub node: NodeId,
-    /// Batches between what is held and what the owner has.
-    pub age: usize,
+    /// Batches since it was first read in an older version than its owner's; `None`: it was not.
+    pub age: Option<usize>,
 }
 
 /// A pass's books; its stages share them.
@@ -126,29 +132,36 @@ impl Boundary {
         books.gate.as_mut().is_none_or(|gate| gate.refreshes(batch))
     }
 
-    /// Of the rows on offer those whose reader has an older version, with the versions' distance. If the copies are refreshed
-    /// now, the books say so from here on; else none is named, and those that are read here as they are count as skipped.
+    /// Of the rows on offer those whose reader has an older version. If the copies are refreshed now, the books say so from here
+    /// on; else none is named, and those that are read here as they are count as skipped.
     ///
     /// * `reading`: the copies here, of `peer`'s rows; else the copies that `peer` has of own rows.
-    pub fn outdated(&self, peer: Rank, rows: &[(NodeId, u32)], reading: bool, refresh: bool) -> Vec<Outdated> {
+    pub fn outdated(
+        &self,
+        peer: Rank,
+        rows: &[(NodeId, u32)],
+        (reading, refresh, batch): (bool, bool, usize),
+    ) -> Vec<Outdated> {
         let mut books = self.books();
-        let held = |books: &Books, node: NodeId| match reading {
-            true => books.held.get(&node).copied(),
-            false => books.sent.get(&(peer, node)).copied(),
-        };
-        let older = |&(node, version): &(NodeId, u32)| {
-            let held = held(&books, node).unwrap_or(0);
-            (held != version).then(|| (Outdated { node, age: (version - held) as usize }, version))
-        };
-        let outdated: Vec<(Outdated, u32)> = rows.iter().filter_map(older).collect();
-        if !refresh {
-            books.skipped += if reading { outdated.len() as u64 } else { 0 };
-            return Vec::new();
+        let mut outdated = Vec::new();
+        for &(node, version) in rows {
+            let held = match reading {
+                true => books.held.get(&node),
+                false => books.sent.get(&(peer, node)),
+            };
+            if held == Some(&version) {
+                continue;
+            }
+            if refresh {
+                books.note(peer, node, version, reading);
+                let since = if reading { books.used_old.remove(&node) } else { None };
+                outdated.push(Outdated { node, age: since.map(|since| batch - since as usize) });
+            } else if reading {
+                books.skipped += 1;
+                books.used_old.entry(node).or_insert(batch as u32);
+            }
         }
-        for (row, version) in &outdated {
-            books.note(peer, row.node, *version, reading);
-        }
-        outdated.into_iter().map(|(row, _)| row).collect()
+        outdated
     }
 
     /// Notes versions as sent to a reader, or (`reading`) as got from an owner.

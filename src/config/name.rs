@@ -4,7 +4,7 @@ use super::Config;
 use toml::{Table, Value};
 
 /// Keys that say where and how a run is done, not what is measured; the seed and the device stand beside the name.
-const NOT_NAMED: [&str; 10] = [
+const NOT_NAMED: [&str; 11] = [
     "preset",
     "seed",
     "threads",
@@ -15,6 +15,7 @@ const NOT_NAMED: [&str; 10] = [
     "train.checkpoint_every",
     "train.keep_checkpoints",
     "device",
+    "calibration",
 ];
 
 impl Config {

@@ -57,6 +57,7 @@ pub(super) fn keys(path: &[String]) -> Option<Vec<&'static str>> {
         ["pipeline"] => fields::<crate::pipeline::PipelineConfig>().to_vec(),
         ["comm"] => fields::<crate::comms::CommConfig>().to_vec(),
         ["device"] => fields::<crate::device::DeviceConfig>().to_vec(),
+        ["calibration"] => fields::<crate::dependency::Calibration>().to_vec(),
         _ => return None,
     };
     Some(names)

@@ -103,9 +103,14 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[pipeline]\nstaleness = 200", &["line 2: pipeline.staleness = 200:", "16 or less"]),
     ("[pipeline]\nqueue_max = 0", &["line 2: pipeline.queue_max = 0:", "1 or more"]),
     ("[pipeline]\nadapt_every_s = 1.0", &["line 2: pipeline.adapt_every_s = 1.0:", "leave it at 2.0"]),
-    ("[dependency]\ntau_cache = \"auto\"", &["line 2: dependency.tau_cache = \"auto\":", "leave it at 0.0"]),
-    ("[sync]\neps_grad = 0.01", &["line 2: sync.eps_grad = 0.01:", "leave it at 0.0"]),
-    ("[replay]\nl_max = 1000", &["line 2: replay.l_max = 1000:", "leave it at 0"]),
+    ("[dependency]\ntau_cache = 1.5", &["line 2: dependency.tau_cache = 1.5:", "from 0 (fetch all) to 1"]),
+    ("[dependency]\nalpha = -1.0", &["line 2: dependency.alpha = -1.0:", "set 0 or more"]),
+    ("[dependency]\nalpha = 0.0\nbeta = 0.0", &["line 2: dependency.alpha = 0.0:", "one of them above 0"]),
+    ("[sync]\neps_grad = -0.01", &["line 2: sync.eps_grad = -0.01:", "set 0 or more"]),
+    ("[sync]\nrelaxed_interval = 0", &["line 2: sync.relaxed_interval = 0:", "1 or more"]),
+    ("[sync]\ndrift_budget = 0.0", &["line 2: sync.drift_budget = 0.0:", "above 0"]),
+    ("[replay]\ndelta = nan", &["line 2: replay.delta = nan:", "set 0 or more"]),
+    ("[calibration]\nlatency_s = -1e-4", &["line 2: calibration.latency_s", "set 0 or more"]),
     ("[gradient]\nmode = \"racom\"", &["line 2: gradient.mode = \"racom\":", "leave it at \"allreduce\""]),
     ("[partition]\nstrategy = \"metis\"", &["line 2: partition.strategy:", "`metis`", "`fennel`"]),
     ("[partition]\nwindow_events = 0", &["line 2: partition.window_events = 0:", "set 1 or more"]),
@@ -548,4 +553,9 @@ bucket_bytes = "1MiB"
 [device]
 kind = "auto"
 index = "local_rank"
+
+[calibration]
+latency_s = 0.0
+bytes_per_s = 0.0
+update_s = 0.0
 "#;

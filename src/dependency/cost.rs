@@ -41,6 +41,8 @@ pub struct Costs {
     pub row: u64,
     /// Bytes of s(peer), the memory that a mail carries.
     pub memory: u64,
+    /// Bytes of an embedding.
+    pub embedding: u64,
 }
 
 impl Costs {
@@ -68,7 +70,7 @@ mod tests {
     #[test]
     fn rho_grows_with_updates_and_shrinks_with_pushes() {
         let rates = Calibration { latency_s: 1e-4, bytes_per_s: 1e8, update_s: 1e-5 };
-        let costs = Costs { rates, alpha: 1.0, beta: 1.0, row: 1000, memory: 400 };
+        let costs = Costs { rates, alpha: 1.0, beta: 1.0, row: 1000, memory: 400, embedding: 400 };
         let rho = |pushes: f64, updates: f64| {
             costs.rho(costs.communication(pushes / 10.0, pushes, 0.0), costs.replay(updates, 1.0))
         };

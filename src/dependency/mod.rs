@@ -13,7 +13,7 @@ pub mod routes;
 pub mod window;
 
 pub use cost::{Calibration, Costs};
-pub use plan::{Counts, Exchange, GlobalBatch, PassFacts, Planner, Policy, Share, Weights};
+pub use plan::{Counts, Exchange, GlobalBatch, PassFacts, Planner, Policy, Share, Traffic, Weights};
 pub use routes::Routes;
 
 use crate::byte_size::ByteSize;

@@ -123,6 +123,8 @@ pub struct Share {
     pub exchange: Exchange,
     /// Counts for the summary.
     pub counts: Counts,
+    /// What all ranks send.
+    pub traffic: Traffic,
 }
 
 /// The messages of a batch and what they leave on this rank.
@@ -184,6 +186,32 @@ impl Counts {
     }
 }
 
+/// What batches send and replay, over all ranks, as planned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Rows pushed.
+    pub rows: u64,
+    /// Embeddings sent.
+    pub embeddings: u64,
+    /// Rows of s(peer) sent for commits.
+    pub memories: u64,
+    /// Messages, a gradient's way back included.
+    pub messages: u64,
+    /// Updates of replicas.
+    pub updates: u64,
+}
+
+impl Traffic {
+    /// Adds a batch's.
+    pub fn add(&mut self, more: &Traffic) {
+        self.rows += more.rows;
+        self.embeddings += more.embeddings;
+        self.memories += more.memories;
+        self.messages += more.messages;
+        self.updates += more.updates;
+    }
+}
+
 /// What a planner must know of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassFacts {
@@ -241,6 +269,8 @@ pub struct Planner {
     uses: HashMap<NodeId, follow::Uses>,
     /// Rows that a rank has room for.
     room: usize,
+    /// Who pushes to the reader at hand.
+    pushers: HashSet<Rank>,
 }
 
 impl Planner {
@@ -272,6 +302,7 @@ impl Planner {
             points: Vec::new(),
             uses: HashMap::new(),
             room: rows,
+            pushers: HashSet::new(),
         }
     }
 
@@ -305,6 +336,7 @@ impl Planner {
         self.link_embeddings(batch, (&primary, &embedder), &samples, &mut share);
         share.sample = samples.into_iter().nth(self.me.index()).expect("a sample for each rank");
         share.rows = self.rows_read(batch, &share.sample);
+        self.count_mails(batch, &mut share.traffic);
         self.mark_written(batch);
         share
     }
@@ -417,6 +449,7 @@ impl Planner {
     fn need_rows(&mut self, now: u32, samples: &[Sample], share: &mut Share) {
         for (rank, sample) in samples.iter().enumerate() {
             let reader = Rank(rank as u16);
+            self.pushers.clear();
             for &node in &sample.rows {
                 let owner = self.owner(node);
                 if owner != reader {
@@ -440,9 +473,13 @@ impl Planner {
         let waits = self.policy.is_some_and(|policy| policy.gated) && found != Found::Absent && version > 0;
         let sent = found != Found::Fresh && version > 0 && !waits;
         if sent {
-            self.push(node, owner, reader, &mut share.exchange);
+            self.push(node, owner, reader, share);
         }
         if waits {
+            if found == Found::Stale {
+                share.traffic.rows += 1;
+                share.traffic.messages += u64::from(self.pushers.insert(owner));
+            }
             share.exchange.refresh.note(self.me, owner, reader, (node, version));
         }
         if reader == self.me {
@@ -455,7 +492,10 @@ impl Planner {
         }
     }
 
-    fn push(&self, node: NodeId, owner: Rank, reader: Rank, exchange: &mut Exchange) {
+    fn push(&mut self, node: NodeId, owner: Rank, reader: Rank, share: &mut Share) {
+        let exchange = &mut share.exchange;
+        share.traffic.rows += 1;
+        share.traffic.messages += u64::from(self.pushers.insert(owner));
         exchange.push.note(self.me, owner, reader, node);
         if self.policy.is_some_and(|policy| policy.gated) {
             exchange.versions.note(self.me, owner, reader, self.written[node.index()]);
@@ -521,11 +561,13 @@ impl Planner {
             let count = sent.len() as u32;
             let index = *sent.entry(row).or_insert_with(|| {
                 share.exchange.embeddings.note(self.me, rank, asking, row);
+                share.traffic.embeddings += 1;
                 count
             });
             at[logical] = (rank, index);
             share.counts.delegated += u64::from(asking == self.me);
         }
+        share.traffic.messages += (seen.len() * if self.pass.training { 2 } else { 1 }) as u64;
         let own = samples[self.me.index()].hops[0].roots.len() as u32;
         let mut first = vec![0; samples.len()];
         let mut end = own;

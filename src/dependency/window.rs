@@ -25,6 +25,10 @@ pub struct Push {
     pub node: NodeId,
     /// It was written before the window, so that a replica too must be sent once.
     pub entry: bool,
+    /// The root that asks for it first, numbered within the window.
+    pub root: u32,
+    /// That root's owner, if it may embed the root instead.
+    pub embedder: Option<Rank>,
 }
 
 /// A mail: after batch `batch`, `node`, on rank `to`, hears of `peer`, on rank `from`.
@@ -45,14 +49,26 @@ pub struct Hearing {
 /// The needs of a window.
 #[derive(Clone, Debug, Default)]
 pub struct WindowNeeds {
-    /// Rows pushed.
+    /// Rows pushed, those of a root one after another.
     pub pushes: Vec<Push>,
     /// Mails between nodes, each pair once a batch.
     pub hearings: Vec<Hearing>,
+    /// Roots so far.
+    pub roots: u32,
     /// Batches that touch each node, and its owner.
     pub updates: HashMap<NodeId, (u32, Rank)>,
     /// Batches in which the rank at hand reads a remote node, ascending.
     pub reads: HashMap<NodeId, Vec<u32>>,
+}
+
+impl WindowNeeds {
+    /// Notes that the rank at hand reads a node.
+    pub fn read(&mut self, node: NodeId, batch: u32) {
+        let reads = self.reads.entry(node).or_default();
+        if reads.last() != Some(&batch) {
+            reads.push(batch);
+        }
+    }
 }
 
 /// A threshold's cost.
@@ -149,12 +165,21 @@ impl<'a> Ranking<'a> {
         let follows = |rank: Rank, node: NodeId| followed[rank.index()].contains(node);
         let mut messages: BTreeSet<(u32, Rank, Rank)> = BTreeSet::new();
         let mut entered: HashSet<(Rank, NodeId)> = HashSet::new();
-        let mut rows = 0u64;
-        for push in &self.needs.pushes {
-            let sent = !follows(push.reader, push.node) || (push.entry && entered.insert((push.reader, push.node)));
-            if sent {
-                rows += 1;
-                messages.insert((push.batch, push.owner, push.reader));
+        let (mut rows, mut embeddings) = (0usize, 0usize);
+        for of_root in self.needs.pushes.chunk_by(|a, b| a.root == b.root) {
+            let sent: Vec<&Push> = (of_root.iter())
+                .filter(|p| !follows(p.reader, p.node) || (p.entry && entered.insert((p.reader, p.node))))
+                .collect();
+            let Push { batch, reader, embedder, .. } = of_root[0];
+            match embedder {
+                Some(owner) if sent.len() as u64 * self.costs.row > 2 * self.costs.embedding => {
+                    embeddings += 2;
+                    messages.extend([(batch, owner, reader), (batch, reader, owner)]);
+                }
+                _ => {
+                    rows += sent.len();
+                    messages.extend(sent.iter().map(|push| (batch, push.owner, reader)));
+                }
             }
         }
         let mut memories: HashSet<(u32, Rank, NodeId)> = HashSet::new(); // (batch, to whom, of whom)
@@ -178,7 +203,7 @@ impl<'a> Ranking<'a> {
             tau,
             communication: self.costs.communication(
                 (messages.len() + commits.len()) as f64,
-                rows as f64,
+                rows as f64 + (embeddings as u64 * self.costs.embedding) as f64 / self.costs.row as f64,
                 memories.len() as f64,
             ),
             replay: self.costs.replay(all, held as f64),

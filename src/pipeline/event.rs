@@ -6,7 +6,7 @@
 use super::commit::{CommitPlan, CommitPlanner, MailRule};
 use super::rank_commit::RankCommitPlanner;
 use crate::dependency::window::WindowNeeds;
-use crate::dependency::{Counts, Exchange, GlobalBatch, PassFacts, Planner, Policy, Share, Weights};
+use crate::dependency::{Costs, Counts, Exchange, GlobalBatch, PassFacts, Planner, Policy, Share, Traffic, Weights};
 use crate::graph::{Endpoint, Tcsr};
 use crate::partition::{Partition, PartitionConfig, PartitionTable, Rank};
 use crate::sampler::edge_memory::EdgeMemory;
@@ -177,6 +177,8 @@ pub struct BatchPlan {
     pub exchange: Exchange,
     /// Where this rank's remote rows came from.
     pub counts: Counts,
+    /// What all ranks send for the batch, as planned.
+    pub traffic: Traffic,
     /// Whether it is trained on.
     pub training: bool,
 }
@@ -215,6 +217,8 @@ pub struct Among {
     pub weights: Weights,
     /// Whether the model keeps state at all.
     pub writes: bool,
+    /// What sending and replay cost.
+    pub costs: Costs,
     /// How rows are followed and gated, if not all are fetched as needed.
     pub policy: Option<Policy>,
 }
@@ -242,7 +246,7 @@ impl EventStage {
     pub fn begin(&mut self, pass: &Pass, blank: bool) {
         self.planner = self.among.as_ref().map(|among| {
             let partition = pass.partition.clone().expect("a pass on one of several ranks has a partition");
-            let Among { me, delegate, weights, writes, policy } = among.clone();
+            let Among { me, delegate, weights, writes, policy, .. } = among.clone();
             let facts = PassFacts { training: pass.is_training(), blank: blank || !writes, writes };
             let planner = Planner::new(me, &self.stream, partition, delegate, weights, facts);
             match policy {
@@ -293,6 +297,7 @@ impl EventStage {
             commit,
             exchange: share.exchange,
             counts: share.counts,
+            traffic: share.traffic,
             all: events,
         }
     }
@@ -319,6 +324,11 @@ impl EventStage {
         if let Some(planner) = &mut self.planner {
             planner.open_window(&needs);
         }
+    }
+
+    /// What sending and replay cost, on one of several ranks.
+    pub fn costs(&self) -> Option<Costs> {
+        self.among.as_ref().map(|among| among.costs)
     }
 
     /// Whether rows are followed or gated.

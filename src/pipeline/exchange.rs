@@ -28,6 +28,15 @@ use tidemill_data::id::NodeId;
 /// How many batches old the copies of some nodes are.
 type Ages = HashMap<NodeId, usize>;
 
+/// What the gate lets through.
+struct Due<'a> {
+    push: Cow<'a, Routes<NodeId>>,
+    /// Of the copies here that were read in an older version and are replaced.
+    ages: Ages,
+    /// Copies here that are replaced.
+    refreshed: usize,
+}
+
 /// This rank's end of a pass's messages.
 #[derive(Clone)]
 pub struct Peers {
@@ -101,18 +110,19 @@ impl Peers {
         }
         features.forget_mailed(&exchange.drop_before);
         let tag = self.tag(Purpose::Fetch, plan.batch);
-        let (push, ages) = self.rows_due(plan);
+        let Due { push, ages, refreshed } = self.rows_due(plan);
         self.send_states(&push, tag, memory, Some(features))?;
         self.receive_states(&push, tag, memory, Some((features, &ages)))?;
-        Ok(ages.len())
+        Ok(refreshed)
     }
 
-    /// The rows that are pushed, those that the gate lets through among them, and how old the copies here are that these replace.
-    fn rows_due<'a>(&self, plan: &'a BatchPlan) -> (Cow<'a, Routes<NodeId>>, Ages) {
+    /// The rows that are pushed, those that the gate lets through among them.
+    fn rows_due<'a>(&self, plan: &'a BatchPlan) -> Due<'a> {
         let exchange = &plan.exchange;
         if !plan.training || !self.boundary.is_gated() {
-            return (Cow::Borrowed(&exchange.push), Ages::new());
+            return Due { push: Cow::Borrowed(&exchange.push), ages: Ages::new(), refreshed: 0 };
         }
+        let mut refreshed = 0;
         let (mut push, versions, mut ages) = (exchange.push.clone(), &exchange.versions, Ages::new());
         let refreshes = self.boundary.refreshes(plan.batch);
         for (reading, due, versions, offered) in [
@@ -124,9 +134,10 @@ impl Peers {
                 self.boundary.note_versions(*peer, first, reading);
             }
             for (peer, rows) in offered {
-                let outdated = self.boundary.outdated(*peer, rows, reading, refreshes);
+                let outdated = self.boundary.outdated(*peer, rows, (reading, refreshes, plan.batch));
                 if reading {
-                    ages.extend(outdated.iter().map(|row| (row.node, row.age)));
+                    refreshed += outdated.len();
+                    ages.extend(outdated.iter().filter_map(|row| Some((row.node, row.age?))));
                 }
                 let nodes = outdated.into_iter().map(|row| row.node);
                 match due.binary_search_by_key(peer, |(rank, _)| *rank) {
@@ -140,7 +151,7 @@ impl Peers {
                 }
             }
         }
-        (Cow::Owned(push), ages)
+        Due { push: Cow::Owned(push), ages, refreshed }
     }
 
     /// Asks owners for the replicas that fell behind, and sends those that others ask for.

@@ -28,7 +28,7 @@ pub use config::PipelineConfig;
 
 use crate::boundary::{Boundary, Drift, Gate, SyncConfig};
 use crate::comms::Communicator;
-use crate::dependency::Counts;
+use crate::dependency::{Costs, Counts, Traffic};
 use crate::error::Result;
 use crate::memory::NodeMemory;
 use crate::partition::Rank;
@@ -61,6 +61,7 @@ pub struct Pipeline {
     most_copied: u64,
     sync: SyncConfig,
     approximates: bool,
+    costs: Option<Costs>,
     crossed: Crossed,
 }
 
@@ -79,6 +80,8 @@ pub struct Crossed {
     pub refreshed: u64,
     /// Sum of the windows' thresholds, and how many windows.
     pub tau: (f64, u64),
+    /// What all ranks sent in training, as planned.
+    pub planned: Traffic,
 }
 
 /// Who has the stages.
@@ -99,7 +102,7 @@ impl Pipeline {
         sync: &SyncConfig,
         comm: Communicator,
     ) -> Pipeline {
-        let approximates = stages.event.has_policy();
+        let (approximates, costs) = (stages.event.has_policy(), stages.event.costs());
         Pipeline {
             config: config.clone(),
             memory: Arc::new(Mutex::new(memory)),
@@ -114,6 +117,7 @@ impl Pipeline {
             most_copied: 0,
             sync: sync.clone(),
             approximates,
+            costs,
             crossed: Crossed::default(),
         }
     }
@@ -174,7 +178,12 @@ impl Pipeline {
             _ => None,
         };
         match &next {
-            Some(batch) => self.counts.add(&batch.plan.counts),
+            Some(batch) => {
+                self.counts.add(&batch.plan.counts);
+                if batch.plan.training {
+                    self.crossed.planned.add(&batch.plan.traffic);
+                }
+            }
             None => self.stop(),
         }
         Ok(next)
@@ -274,6 +283,11 @@ impl Pipeline {
     /// Whether rows are followed or gated, so that what is read depends on where the pass began.
     pub fn approximates(&self) -> bool {
         self.approximates
+    }
+
+    /// What sending and replay cost, on one of several ranks.
+    pub fn costs(&self) -> Option<&Costs> {
+        self.costs.as_ref()
     }
 
     /// What was counted at the border to other ranks, in all passes so far.

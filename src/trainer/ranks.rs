@@ -4,7 +4,7 @@ use super::stored_state::StoredState;
 use super::{Summary, Trainer, peak_rss, state_hash, summary};
 use crate::boundary::Drift;
 use crate::comms::{Ledger, Purpose};
-use crate::dependency::Counts;
+use crate::dependency::{Costs, Counts, Traffic};
 use crate::error::Result;
 use crate::eval::SplitScores;
 use crate::partition::{PartitionTable, Rank};
@@ -138,6 +138,8 @@ pub(super) struct Account {
     gate: (u64, u64, u64),
     /// Sum of the windows' thresholds, and how many; alike on all ranks.
     tau: (f64, u64),
+    /// What all ranks sent in training, as planned; alike on all.
+    planned: Traffic,
 }
 
 impl Account {
@@ -161,6 +163,7 @@ impl Account {
             rows_skipped: crossed.skipped,
             gate: (crossed.open, crossed.closed, crossed.refreshed),
             tau: crossed.tau,
+            planned: crossed.planned,
             drift: crossed.drift,
             rss_bytes: peak_rss::peak_rss_bytes().unwrap_or(0),
         }
@@ -198,7 +201,7 @@ impl Account {
     }
 
     /// The summary's part on remote rows.
-    pub(super) fn dependency(accounts: &[Account]) -> summary::Dependency {
+    pub(super) fn dependency(accounts: &[Account], costs: Option<&Costs>) -> summary::Dependency {
         let sum = |of: fn(&Counts) -> u64| accounts.iter().map(|account| of(&account.counts)).sum();
         summary::Dependency {
             remote: sum(|counts| counts.remote),
@@ -208,6 +211,22 @@ impl Account {
             cache_hits: sum(|counts| counts.hits),
             cache_bytes: accounts.iter().map(|account| account.copied_bytes).max().unwrap_or(0),
             tau: accounts.first().map_or(0.0, |account| account.tau.0 / account.tau.1.max(1) as f64),
+            predicted: accounts.first().map(|account| Account::predicted(&account.planned, costs, accounts.len())),
+        }
+    }
+
+    fn predicted(planned: &Traffic, costs: Option<&Costs>, ranks: usize) -> summary::Predicted {
+        let Some(costs) = costs else { return summary::Predicted::default() };
+        let bytes = planned.rows * costs.row + planned.memories * costs.memory;
+        let embeddings = 2 * planned.embeddings * costs.embedding;
+        let rates = &costs.rates;
+        let sent = (bytes + embeddings) as f64 / rates.bytes_per_s + planned.messages as f64 * rates.latency_s;
+        let known = |seconds: f64| if rates.is_complete() { seconds / ranks as f64 } else { 0.0 };
+        summary::Predicted {
+            bytes_state: bytes,
+            bytes_delegate: embeddings,
+            communication_s: known(sent),
+            replay_s: known(planned.updates as f64 * rates.update_s),
         }
     }
 

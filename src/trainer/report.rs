@@ -64,7 +64,7 @@ impl Trainer {
             stages: self.stages(),
             staleness: self.staleness(),
             comm: Account::comm(&accounts, self.history.train_seconds()),
-            dependency: Account::dependency(&accounts),
+            dependency: Account::dependency(&accounts, self.pipeline.costs()),
             sync: Account::sync(&accounts),
             replay: Account::replay(&accounts),
             partition: self.partition(),

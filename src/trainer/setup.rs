@@ -274,6 +274,14 @@ fn can_be_shared(config: &Config, spec: &StateSpec) -> Result<()> {
 /// What a rank's plans are made with.
 fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateShape, stream: &EventStream) -> Among {
     let float = shape.kind.elt_size_in_bytes() as u64;
+    let costs = Costs {
+        rates: config.calibration,
+        alpha: config.dependency.alpha,
+        beta: config.dependency.beta,
+        row: wire::row_bytes(shape, stream.feature_dim()),
+        memory: shape.memory_dim as u64 * float,
+        embedding: spec.embedding_dim as u64 * float,
+    };
     Among {
         me: Rank(comm.rank() as u16),
         delegate: config.dependency.delegate,
@@ -284,24 +292,19 @@ fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateSha
             cache: config.dependency.cache_bytes.0,
         },
         writes: spec.mail_targets != MailTargets::Nobody,
-        policy: policy(config, shape, stream),
+        costs,
+        policy: policy(config, costs),
     }
 }
 
 /// How a rank's rows are followed and gated, unless all are fetched as soon as they are needed.
-fn policy(config: &Config, shape: StateShape, stream: &EventStream) -> Option<Policy> {
-    let (dependency, gated) = (&config.dependency, config.sync.gates());
+fn policy(config: &Config, costs: Costs) -> Option<Policy> {
+    let gated = config.sync.gates();
     let stale = !config.pipeline.serial && config.pipeline.staleness > 0;
     let drifts = config.replay.prunes() || stale || config.gradient.mode == GradientMode::Racom;
     let policy = Policy {
-        tau: dependency.tau_cache,
-        costs: Costs {
-            rates: config.calibration,
-            alpha: dependency.alpha,
-            beta: dependency.beta,
-            row: wire::row_bytes(shape, stream.feature_dim()),
-            memory: shape.memory_dim as u64 * shape.kind.elt_size_in_bytes() as u64,
-        },
+        tau: config.dependency.tau_cache,
+        costs,
         gated,
         corrections: drifts.then_some(config.sync.cached_interval),
         prunes: config.replay.prunes(),

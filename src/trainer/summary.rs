@@ -185,6 +185,23 @@ pub struct Dependency {
     pub cache_bytes: u64,
     /// Mean threshold of the windows.
     pub tau: f64,
+    /// What the plan and the costs say of training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<Predicted>,
+}
+
+/// Traffic of training as planned, to be held against `comm.training`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Predicted {
+    /// Rows pushed as soon as they are needed, and memory for commits.
+    pub bytes_state: u64,
+    /// Embeddings of delegated roots, and their gradients.
+    pub bytes_delegate: u64,
+    /// Seconds a rank sends, by the calibration; 0 without one.
+    pub communication_s: f64,
+    /// Seconds a rank replays, by the calibration; 0 without one.
+    pub replay_s: f64,
 }
 
 /// Gated boundary synchronisation.
@@ -209,7 +226,7 @@ pub struct Sync {
     pub drift_max: f64,
     /// Copies by drift: below 1e-4, 1e-3, 1e-2, 1e-1, 1, and the rest.
     pub drift_histogram: Vec<u64>,
-    /// How many of these copies were k batches old, by k.
+    /// How many of these copies had been read, or replayed, behind their owner's row for k batches, by k; up to 64, older ones too.
     pub staleness_histogram: Vec<u64>,
 }
 
@@ -331,7 +348,7 @@ mod tests {
         comm{seconds, seconds_max, share, imbalance_seconds, bytes_total, bytes_fetch, bytes_delegate, bytes_commit,
              bytes_sync, bytes_feature, bytes_gradient, bytes_migration, rows_fetched, messages,
              training{bytes_state, bytes_delegate, bytes_feature, bytes_gradient, bytes_migration, messages, share_without_gradients}},
-        dependency{remote, cached, fetched, delegated, cache_hits, cache_bytes, tau},
+        dependency{remote, cached, fetched, delegated, cache_hits, cache_bytes, tau, predicted{bytes_state, bytes_delegate, communication_s, replay_s}?},
         sync{done, skipped, open, closed, rows, rows_skipped, drift_mean, drift_max, drift_histogram, staleness_histogram},
         replay{events, pruned_lossless, pruned_lossy}, partition{cut_share, balance, migrations, rows_migrated},
         gradient{mode, exchanges, forced, divergence_max, staleness_max}, queues[{name, min, max, mean, resized}],

@@ -3,13 +3,14 @@
 //! Negatives and samples are those of the first epoch, so that what is counted is what a run would need. Each batch is sampled
 //! once; every strategy's counter looks at the same sample.
 
+use super::curve::Curve;
 use crate::config::Config;
 use crate::dependency::count::{RowCounter, RowCounts};
 use crate::error::Result;
 use crate::graph::Tcsr;
 use crate::partition::{Partition, PartitionConfig, Rank, Strategy};
 use crate::pipeline::event::logical_roots;
-use crate::sampler::{Sample, SampleScratch, Sampler};
+use crate::sampler::{Root, Sample, SampleScratch, Sampler};
 use serde::Serialize;
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId};
@@ -39,6 +40,8 @@ pub(super) struct Report {
     /// Events of a window, whole batches.
     pub(super) window_events: usize,
     pub(super) rebalance_above: f64,
+    /// The configuration's strategy at all thresholds of `dependency.tau_cache`.
+    pub(super) curve: Curve,
     /// All strategies, the configuration's among them.
     pub(super) strategies: Vec<StrategyReport>,
 }
@@ -128,6 +131,8 @@ pub(super) fn run(config: &Config, ranks: usize) -> Result<Report> {
         batches.sample(batch);
         counted.iter_mut().for_each(|counted| counted.add(batch, batches.positions(batch), &batches.sample));
     }
+    let chosen = counted.iter().zip(STRATEGIES).find(|(_, strategy)| *strategy == config.partition.strategy);
+    let curve = Curve::of(config, &batches, &chosen.expect("every strategy is counted").0.partition);
     let windows = config.partition.window_events.div_ceil(batch_size).max(1);
     Ok(Report {
         dataset: stream.meta().name.clone(),
@@ -140,16 +145,17 @@ pub(super) fn run(config: &Config, ranks: usize) -> Result<Report> {
         strategy: config.partition.strategy,
         window_events: windows * batch_size,
         rebalance_above: config.partition.rebalance_above,
+        curve,
         strategies: STRATEGIES.iter().zip(&counted).map(|(&strategy, counted)| counted.report(strategy)).collect(),
     })
 }
 
 /// The training batches, sampled one after another.
-struct Batches<'a> {
-    stream: &'a EventStream,
-    events: &'a [EventId],
+pub(super) struct Batches<'a> {
+    pub(super) stream: &'a EventStream,
+    pub(super) events: &'a [EventId],
     batch_size: usize,
-    sampler: Sampler,
+    pub(super) sampler: Sampler,
     negatives: NegativeSampler,
     key: Key,
     scratch: SampleScratch,
@@ -172,19 +178,35 @@ impl<'a> Batches<'a> {
         })
     }
 
-    fn positions(&self, batch: usize) -> std::ops::Range<usize> {
-        let start = batch * self.batch_size;
-        start..(start + self.batch_size).min(self.events.len())
+    /// Batches of the epoch.
+    pub(super) fn count(&self) -> usize {
+        self.events.len().div_ceil(self.batch_size)
     }
 
-    fn sample(&mut self, batch: usize) {
+    /// The key of a batch's samples.
+    pub(super) fn key(&self, batch: usize) -> Key {
+        self.key.narrow([1, batch as u32, 0, 0])
+    }
+
+    /// Logical roots: sources, destinations, negatives.
+    pub(super) fn roots(&self, batch: usize) -> Vec<Root> {
         let events = &self.events[self.positions(batch)];
         let draw = |&event: &EventId| self.negatives.draw(1, event, self.stream.destination(event), 0);
         let negatives: Vec<NodeId> = events.iter().map(draw).collect();
         let mut roots = Vec::new();
         logical_roots(self.stream, self.sampler.graph(), events, &negatives, &mut roots);
-        let key = self.key.narrow([1, batch as u32, 0, 0]);
-        self.sampler.sample_into(&roots, events[0], key, &mut self.scratch, &mut self.sample);
+        roots
+    }
+
+    pub(super) fn positions(&self, batch: usize) -> std::ops::Range<usize> {
+        let start = batch * self.batch_size;
+        start..(start + self.batch_size).min(self.events.len())
+    }
+
+    fn sample(&mut self, batch: usize) {
+        let (roots, first) = (self.roots(batch), self.events[self.positions(batch).start]);
+        let key = self.key(batch);
+        self.sampler.sample_into(&roots, first, key, &mut self.scratch, &mut self.sample);
     }
 }
 

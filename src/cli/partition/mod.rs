@@ -1,5 +1,6 @@
 //! `tidemill partition`: how a configuration's training events would be shared out among ranks, and what would cross them.
 
+mod curve;
 mod measure;
 mod page;
 
@@ -7,6 +8,8 @@ use super::{print, refuse_existing, table::thousands};
 use crate::config::Config;
 use crate::dependency::count::RowCounts;
 use crate::error::{Error, Result};
+use crate::setting::Auto;
+use curve::Curve;
 use measure::{Report, Rows, StrategyReport};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -88,11 +91,48 @@ fn tables(report: &Report) -> String {
         let cut = window.cut as f64 / window.events as f64;
         cells(&mut text, &number.to_string(), cut, window.balance, window.moved, &window.rows);
     }
+    curve(&mut text, &report.curve);
     text.push_str(
         "\ncut: share of events between two ranks; balance: the busiest rank's events over the mean, mean of the windows
 moved: nodes whose state changes hands; rows: mean a batch over all ranks, embeddings each way in the last two policies\n",
     );
     text
+}
+
+/// What an epoch sends and replays at each threshold.
+fn curve(text: &mut String, curve: &Curve) {
+    let rates = &curve.calibration;
+    let _ = writeln!(
+        text,
+        "\n* by dependency.tau_cache, an epoch over all ranks; {} {:.0} us, {:.0} MB/s, {:.1} us a replayed update",
+        if curve.calibrated { "calibration:" } else { "assumed:" },
+        1e6 * rates.latency_s,
+        1e-6 * rates.bytes_per_s,
+        1e6 * rates.update_s
+    );
+    let columns =
+        ["cached", "rows", "s(peer)", "embeddings", "messages", "replayed", "MB", "send s", "replay s", "cost"];
+    let _ = write!(text, " {:6}", "tau");
+    columns.iter().for_each(|column| {
+        let _ = write!(text, " {column:>10}");
+    });
+    text.push('\n');
+    for point in &curve.points {
+        let tau = match point.tau {
+            Auto::Auto => "auto".to_owned(),
+            Auto::Value(tau) => format!("{tau:.2}"),
+        };
+        let mark = if point.tau == Auto::Value(curve.best) { "<" } else { "" };
+        let set = if point.tau == curve.configured { "*" } else { " " };
+        let t = &point.traffic;
+        let _ = write!(text, "{set}{tau:6} {:9.1}%", 100.0 * point.cached_share);
+        [t.rows, t.memories, 2 * t.embeddings, t.messages, t.updates].iter().for_each(|&count| {
+            let _ = write!(text, " {:>10}", thousands(count));
+        });
+        let (send, replay, cost) = (point.communication_s, point.replay_s, point.cost());
+        let _ = writeln!(text, " {:10.2} {send:10.3} {replay:10.3} {cost:10.3}{mark}", 1e-6 * point.bytes as f64);
+    }
+    text.push_str(" *: as configured, <: cheapest\n");
 }
 
 fn heading(text: &mut String, first: &str) {

@@ -1,7 +1,9 @@
 //! The picture of a partition: one HTML page with its drawings inside, nothing loaded from elsewhere.
 
 use super::POLICIES;
+use super::curve::{Curve, CurvePoint};
 use super::measure::{Report, StrategyReport};
+use crate::setting::Auto;
 use std::fmt::Write;
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:62em;padding:0 1em;color:#222}
@@ -28,6 +30,7 @@ pub(super) fn of(report: &Report) -> String {
     );
     page.push_str("<h2>The strategies beside each other</h2>\n");
     comparison(&mut page, report);
+    cost_curve(&mut page, &report.curve);
     page.push_str("<h2>Events that each rank runs, window by window</h2>\n");
     legend(&mut page);
     let others = report.strategies.iter().filter(|s| s.strategy != report.strategy);
@@ -36,6 +39,60 @@ pub(super) fn of(report: &Report) -> String {
     }
     page.push_str("</body></html>\n");
     page
+}
+
+/// Modelled seconds over thresholds: sending, replay, both; the cheapest threshold is marked.
+fn cost_curve(page: &mut String, curve: &Curve) {
+    let grid: Vec<(f64, &CurvePoint)> = curve
+        .points
+        .iter()
+        .filter_map(|point| match point.tau {
+            Auto::Value(tau) => Some((tau, point)),
+            Auto::Auto => None,
+        })
+        .collect();
+    let most = grid.iter().map(|(_, point)| point.cost()).fold(1e-12, f64::max);
+    let place = |tau: f64, cost: f64| format!("{:.1},{:.1}", 50.0 + 500.0 * tau, 170.0 - 150.0 * cost / most);
+    page.push_str(
+        "<h2>What an epoch sends and replays, by threshold</h2>\n<p><svg width=\"620\" height=\"200\" role=\"img\">",
+    );
+    let lines: [(&str, &str, fn(&CurvePoint) -> f64); 3] = [
+        ("sending", "#4878a8", |point| point.communication_s),
+        ("replay", "#b2182b", |point| point.replay_s),
+        ("both", "#222222", CurvePoint::cost),
+    ];
+    for (at, (name, color, of)) in lines.into_iter().enumerate() {
+        let mut sorted: Vec<(f64, f64)> = grid.iter().map(|(tau, point)| (*tau, of(point))).collect();
+        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let path: Vec<String> = sorted.into_iter().map(|(tau, cost)| place(tau, cost)).collect();
+        let _ = write!(page, "<polyline fill=\"none\" stroke=\"{color}\" points=\"{}\"/>", path.join(" "));
+        let _ = write!(page, "<text x=\"560\" y=\"{}\" fill=\"{color}\">{name}</text>", 20 + 16 * at);
+    }
+    for (tau, point) in grid.iter().filter(|(tau, _)| *tau == curve.best) {
+        let at = place(*tau, point.cost());
+        let (x, y) = at.split_once(',').expect("two numbers");
+        let (seconds, cached) = (point.cost(), 100.0 * point.cached_share);
+        let _ = write!(
+            page,
+            "<circle cx=\"{x}\" cy=\"{y}\" r=\"4\"><title>tau {tau}: {seconds:.3} s, {cached:.1} % served by replicas</title></circle>"
+        );
+    }
+    for tenth in 0..=10 {
+        let _ = write!(page, "<text x=\"{}\" y=\"188\">{:.1}</text>", 44 + 50 * tenth, f64::from(tenth) / 10.0);
+    }
+    let _ = write!(
+        page,
+        "<text x=\"0\" y=\"24\">{most:.2} s</text></svg><br><span class=\"note\">tau_cache from left to right; seconds over all ranks, "
+    );
+    let rates = &curve.calibration;
+    let _ = writeln!(
+        page,
+        "{} {:.0} us, {:.0} MB/s, {:.1} us a replayed update</span></p>",
+        if curve.calibrated { "calibrated:" } else { "assumed:" },
+        1e6 * rates.latency_s,
+        1e-6 * rates.bytes_per_s,
+        1e6 * rates.update_s
+    );
 }
 
 /// A table with a bar in each cell of rows; bars of one column share a scale.

@@ -5,6 +5,9 @@ use crate::dependency::window::{Hearing, Push, Ranking, WindowNeeds};
 use std::ops::Range;
 use tidemill_data::node_set::NodeSet;
 
+/// Windows between two comparisons of thresholds while everything is followed.
+const STAYS: usize = 4;
+
 /// What a rank does with one node's row in a window.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
@@ -39,10 +42,16 @@ impl Planner {
     pub fn window_to_inspect(&self, batch: usize) -> Option<Range<usize>> {
         let policy = self.policy.filter(Policy::follows)?;
         let window = self.partition.window_of_batch(batch);
-        if self.window == Some(window) || (self.follows_all() && !policy.prunes) {
+        if self.window == Some(window) || (self.follows_all() && !policy.prunes) || self.stays(policy) {
             return None;
         }
         Some(batch..self.partition.first_batch(window + 1))
+    }
+
+    /// Where following everything was the cheapest, most windows take that as given.
+    fn stays(&self, policy: Policy) -> bool {
+        let all = self.points.last().is_some_and(|point| point.tau >= 1.0) && self.room >= self.stream.nodes() as usize;
+        policy.tau == Auto::Auto && all && !policy.prunes && !self.points.len().is_multiple_of(STAYS)
     }
 
     /// Everything is followed, whatever it costs.
@@ -61,39 +70,60 @@ impl Planner {
     pub fn inspect(&mut self, batch: &GlobalBatch<'_>, scratch: &mut SampleScratch, needs: &mut WindowNeeds) {
         self.enter_window(batch.number, &mut Exchange::default());
         let primary: Vec<Rank> = (0..batch.events.len()).map(|i| self.partition.primary(batch.first + i)).collect();
-        let embedder = self.embedders(batch, &primary, scratch);
         let all: Vec<u32> = (0..batch.roots.len() as u32).collect();
         let whole = batch.sample(&all, scratch);
         let reach = Reach::of(&whole);
-        let mut rows: Vec<HashSet<NodeId>> = vec![HashSet::new(); self.copies.len()];
+        let (now, first) = (batch.number as u32, self.first_version());
+        let mut needed: HashSet<(Rank, NodeId)> = HashSet::new();
         let mut counted: HashSet<(Rank, u32)> = HashSet::new();
-        for (&rank, &root) in embedder.iter().zip(&whole.root_of) {
-            if counted.insert((rank, root)) {
-                rows[rank.index()].extend(&reach.of_root(root).rows);
+        for (logical, &root) in whole.root_of.iter().enumerate() {
+            let (asking, owner) = (primary[batch.event_of(logical)], self.owner(batch.roots[logical].node));
+            let (reader, embedder) = match self.delegate {
+                Auto::Value(true) => (owner, None),
+                Auto::Value(false) => (asking, None),
+                Auto::Auto => (asking, (owner != asking).then_some(owner)),
+            };
+            if !counted.insert((reader, root)) {
+                continue;
+            }
+            needs.roots += 1;
+            if embedder == Some(self.me) {
+                // it may be embedded here
+                let rows = reach.of_root(root).rows.iter().copied();
+                rows.filter(|&node| self.owner(node) != self.me).for_each(|node| needs.read(node, now));
+            }
+            for &node in &reach.of_root(root).rows {
+                if self.owner(node) != reader && needed.insert((reader, node)) {
+                    self.inspect_need(node, (reader, embedder), now, first, needs);
+                }
             }
         }
-        let first = self.partition.first_batch(self.window.expect("entered")) as u32 + 2;
-        for (reader, rows) in (0..).map(Rank).zip(rows) {
-            let mut rows: Vec<NodeId> = rows.into_iter().filter(|&node| self.owner(node) != reader).collect();
-            rows.sort_unstable();
-            for node in rows {
-                self.inspect_need(node, reader, batch.number as u32, first, needs);
-            }
-            self.copies[reader.index()].evict_all();
-        }
+        self.copies.iter_mut().for_each(|copies| drop(copies.evict_all()));
         self.inspect_mails(batch, needs);
         self.mark_written(batch);
     }
 
-    fn inspect_need(&mut self, node: NodeId, reader: Rank, now: u32, first: u32, needs: &mut WindowNeeds) {
+    /// The least version that the window at hand writes.
+    fn first_version(&self) -> u32 {
+        self.partition.first_batch(self.window.expect("entered")) as u32 + 2
+    }
+
+    fn inspect_need(
+        &mut self,
+        node: NodeId,
+        (reader, embedder): (Rank, Option<Rank>),
+        now: u32,
+        first: u32,
+        needs: &mut WindowNeeds,
+    ) {
         let version = self.written[node.index()];
         let found = self.copies[reader.index()].need(node, version, now);
         if found != Found::Fresh && version > 0 {
-            let entry = version < first;
-            needs.pushes.push(Push { batch: now, owner: self.owner(node), reader, node, entry });
+            let (owner, entry) = (self.owner(node), version < first);
+            needs.pushes.push(Push { batch: now, owner, reader, node, entry, root: needs.roots, embedder });
         }
         if reader == self.me {
-            needs.reads.entry(node).or_default().push(now);
+            needs.read(node, now);
         }
     }
 
@@ -160,6 +190,33 @@ impl Planner {
         }
     }
 
+    /// What a batch sends and replays, over all ranks, as far as the state goes: all but pushed rows and embeddings, which are
+    /// counted as they are planned.
+    pub(super) fn count_mails(&self, batch: &GlobalBatch<'_>, traffic: &mut Traffic) {
+        if !self.pass.writes {
+            return;
+        }
+        let mut hears: HashMap<NodeId, NodeId> = HashMap::new(); // the last of a node's mails
+        for &event in batch.events {
+            let ends = [self.stream.source(event), self.stream.destination(event)];
+            hears.insert(ends[0], ends[1]);
+            hears.insert(ends[1], ends[0]);
+        }
+        let mut memories: HashSet<(Rank, NodeId)> = HashSet::new();
+        let mut pairs: HashSet<(Rank, Rank)> = HashSet::new();
+        for (node, peer) in hears {
+            let from = self.owner(peer);
+            for (i, to) in self.holders(node).enumerate() {
+                traffic.updates += u64::from(i > 0);
+                if to != from && !self.replicates(to, peer) && memories.insert((to, peer)) {
+                    pairs.insert((from, to));
+                }
+            }
+        }
+        traffic.memories += memories.len() as u64;
+        traffic.messages += pairs.len() as u64;
+    }
+
     /// Thresholds and their costs, window after window.
     pub fn points(&self) -> &[Point] {
         &self.points
@@ -200,7 +257,8 @@ impl Planner {
         let Some(policy) = self.policy.filter(Policy::follows) else { return };
         let nodes = self.stream.nodes();
         let sets = self.coming.take().unwrap_or_else(|| {
-            debug_assert!(self.follows_all());
+            let last = self.points.last().copied();
+            self.points.push(last.unwrap_or(Point { tau: 1.0, communication: 0.0, replay: 0.0, followed: 0 }));
             let mut all = NodeSet::new(nodes);
             (0..nodes).for_each(|node| {
                 all.insert(NodeId(node));
@@ -243,7 +301,7 @@ impl Planner {
         let new = self.replicas[reader.index()].make_current(node);
         let sent = new && !blank;
         if sent {
-            self.push(node, owner, reader, &mut share.exchange);
+            self.push(node, owner, reader, share);
         }
         if reader == self.me {
             share.counts.remote += 1;
