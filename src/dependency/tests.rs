@@ -156,3 +156,76 @@ fn all_ranks_plan_alike() {
     }
     assert!(rows[1] < rows[0], "by cost fewer rows than without delegation: {rows:?}");
 }
+
+/// The algorithm page's worked example: of 10,000 events on 4 ranks each runs 2,500; on rank 1, 750 of them need one remote row,
+/// of which 375 are cached and 375 fetched.
+///
+/// A batch is 40 events, 10 for each rank; 3 of rank 1's are with nodes of rank 0: in even batches with nodes that only these
+/// events touch, in odd ones with nodes that rank 0's own events touch in every batch. A push and an update cost 1 ms each, so
+/// over the 250 batches rho = 125 / (124 + 125) = 0.502 and 250 / (125 + 250) = 0.667.
+#[test]
+fn the_worked_example_of_cached_and_fetched_rows() {
+    use crate::dependency::window::WindowNeeds;
+    use std::fmt::Write;
+    let mut csv = "src,dst,t\n".to_owned();
+    for batch in 0..250u32 {
+        let mut event = |src: u32, dst: u32| writeln!(csv, "{src},{dst},{batch}").expect("a string");
+        for i in 0..10u32 {
+            event(i % 3, 6 + i % 4); // rank 0: nodes 0, 1, 2 in every batch, 3, 4, 5 in none
+            event(20 + i, 20 + (i + 1) % 10);
+            event(30 + i, 30 + (i + 1) % 10);
+        }
+        (0..7).for_each(|i| event(10 + i, 13 + i));
+        (0..3).for_each(|i| event(10 + i, if batch % 2 == 0 { 3 + i } else { i }));
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("example.csv");
+    std::fs::write(&path, csv).expect("a writable folder");
+    let data = tidemill_data::DataConfig { bipartite: Some(false), ..tidemill_data::DataConfig::of(&path) };
+    let stream = tidemill_data::load(&data, &mut |_| {}).expect("a stream");
+    let events: Vec<EventId> = (0..10_000).map(EventId).collect();
+    let sampler = Sampler::without_neighbors(Arc::new(Tcsr::build(&stream, &events)), stream.tick());
+    let config = PartitionConfig { strategy: Strategy::Range, window_events: 10_000, rebalance_above: f64::INFINITY };
+    let partition = Arc::new(Partition::new(&stream, &events, 40, 4, &config, None));
+    let rates = Calibration { latency_s: 1e-12, bytes_per_s: 1e6, update_s: 1e-3 };
+    let costs = Costs { rates, alpha: 1.0, beta: 1.0, row: 1000, memory: 0, embedding: 400 };
+    let policy = Policy { tau: Auto::Value(0.6), costs, gated: false, corrections: None, prunes: false };
+    let weights = Weights { row: 1000, embedding: 400, feature: 0, cache: 1 << 30 };
+    let pass = PassFacts { training: true, blank: true, writes: true };
+    let planner = |rank| Planner::new(Rank(rank), &stream, partition.clone(), Auto::Value(false), weights, pass);
+    let mut scratch = SampleScratch::default();
+    for rank in 0..4 {
+        let mut planner = planner(rank).with_policy(policy);
+        let mut counts = Counts::default();
+        let mut primary = 0;
+        let roots = |events: &[EventId]| -> Vec<Root> {
+            let at = |node, event| Root { node, time: stream.time(event), before: None };
+            let sources = events.iter().map(|&event| at(stream.source(event), event));
+            sources.chain(events.iter().map(|&event| at(stream.destination(event), event))).collect()
+        };
+        let all: Vec<Vec<Root>> = events.chunks(40).map(roots).collect();
+        let batch = |number: usize| GlobalBatch {
+            number,
+            first: number * 40,
+            events: &events[number * 40..(number + 1) * 40],
+            roots: &all[number],
+            key: Key::new(1, Purpose::Neighbor),
+            sampler: &sampler,
+            cache: None,
+            known: 0,
+        };
+        let window = planner.window_to_inspect(0).expect("a threshold between 0 and 1 depends on the needs");
+        let (mut inspector, mut needs) = (planner.inspector(), WindowNeeds::default());
+        window.for_each(|number| inspector.inspect(&batch(number), &mut scratch, &mut needs));
+        planner.open_window(&needs);
+        for number in 0..250 {
+            let share = planner.share(&batch(number), &mut scratch);
+            counts.add(&share.counts);
+            primary += share.mine.len();
+        }
+        assert_eq!(primary, 2500, "rank {rank}");
+        if rank == 1 {
+            assert_eq!((counts.remote, counts.cached, counts.fetched), (750, 375, 375));
+        }
+    }
+}
