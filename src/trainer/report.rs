@@ -109,7 +109,8 @@ impl Trainer {
                 sent: stats.sent,
                 full_s: stats.full_ns as f64 / 1e9,
                 empty_s: stats.empty_ns as f64 / 1e9,
-                resized: 0,
+                resized: stats.resized,
+                limit: stats.limit,
             }
         };
         Queue::ALL.into_iter().filter(|&queue| times.queue(queue).sent > 0).map(of).collect()
@@ -130,6 +131,7 @@ impl Trainer {
             full_s: times.stall(stage, Stall::Full).as_secs_f64(),
             empty_s: times.stall(stage, Stall::Empty).as_secs_f64(),
             hazard_s: times.stall(stage, Stall::Hazard).as_secs_f64(),
+            network_s: times.stall(stage, Stall::Network).as_secs_f64(),
         };
         Stage::ALL.into_iter().map(stage).collect()
     }

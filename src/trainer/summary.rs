@@ -292,6 +292,8 @@ pub struct Queue {
     pub empty_s: f64,
     /// How often its capacity changed.
     pub resized: u64,
+    /// Its capacity at the end.
+    pub limit: u64,
 }
 
 /// A stage of the pipeline.
@@ -310,6 +312,8 @@ pub struct Stage {
     pub empty_s: f64,
     /// While a commit that it must see had not happened.
     pub hazard_s: f64,
+    /// While a message from another rank was not there.
+    pub network_s: f64,
 }
 
 /// How many training batches read something k batches older than in order, by k.
@@ -352,7 +356,7 @@ mod tests {
         sync{done, skipped, open, closed, rows, rows_skipped, drift_mean, drift_max, drift_histogram, staleness_histogram},
         replay{events, pruned_lossless, pruned_lossy}, partition{cut_share, balance, migrations, rows_migrated},
         gradient{mode, exchanges, forced, divergence_max, staleness_max}, queues[{name, min, max, mean, resized}],
-        stages[{name, busy_s, wait_s}], staleness{state, parameters}, gpu{utilisation, memory_peak_bytes}";
+        stages[{name, busy_s, wait_s, full_s, empty_s, hazard_s, network_s}], staleness{state, parameters}, gpu{utilisation, memory_peak_bytes}";
 
     fn full() -> Summary {
         let links = LinkMetrics { ap: 0.1 + 0.2, auc: 0.9, ap_batch_mean: 0.8, auc_batch_mean: 0.7 };
