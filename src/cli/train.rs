@@ -140,6 +140,6 @@ fn on_rank(args: &Args, config: Config, comm: Communicator, console: Console) ->
 }
 
 /// A run is named after its configuration file.
-fn run_name(config: &Path) -> String {
+pub(super) fn run_name(config: &Path) -> String {
     config.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }

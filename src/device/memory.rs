@@ -41,6 +41,7 @@ pub struct Space {
 #[derive(Clone, Debug)]
 pub struct MemoryProbe {
     meminfo: &'static str,
+    statm: &'static str,
     group: Option<Group>,
     device: Device,
 }
@@ -50,20 +51,30 @@ impl MemoryProbe {
     pub fn new(device: Device) -> MemoryProbe {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let group = Group::find(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
-        MemoryProbe { meminfo: "/proc/meminfo", group, device }
+        MemoryProbe { meminfo: "/proc/meminfo", statm: "/proc/self/statm", group, device }
     }
 
     /// Reads nothing but the control group (version 2) whose files are in `folder`.
     #[cfg(test)]
     pub(crate) fn of_group(folder: &Path) -> MemoryProbe {
         let group = Group { folder: folder.into(), mount: folder.into(), files: &VERSION_2 };
-        MemoryProbe { meminfo: "/dev/null", group: Some(group), device: Device::Cpu }
+        MemoryProbe { meminfo: "/dev/null", statm: "/dev/null", group: Some(group), device: Device::Cpu }
     }
 
     /// The host and the control group now.
     pub fn host(&self) -> Vec<Space> {
         let host = host_space(&fs::read_to_string(self.meminfo).unwrap_or_default());
         host.into_iter().chain(self.group.as_ref().and_then(Group::space)).collect()
+    }
+
+    /// Memory of this process that the kernel can not drop, in bytes; cheap enough for every batch. 0 where it does not tell.
+    pub fn anonymous_bytes(&self) -> u64 {
+        let statm = fs::read_to_string(self.statm).unwrap_or_default();
+        let mut pages = statm.split(' ').skip(1).map(|pages| pages.parse::<u64>().unwrap_or(0));
+        let (resident, of_files) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+        // SAFETY: asks for a number.
+        let page_bytes = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0);
+        resident.saturating_sub(of_files) * page_bytes
     }
 
     /// The host, the control group and the GPU now.
@@ -242,7 +253,10 @@ mod tests {
         let host = Space { place: Place::Host, limit_bytes: 24_683_520 << 10, free_bytes: 21_811_200 << 10 };
         assert_eq!(host_space(meminfo), Some(host));
         assert_eq!(host_space("MemTotal: 7 kB\n"), None, "an old kernel");
-        let spaces = MemoryProbe::new(Device::Cpu).all();
+        let probe = MemoryProbe::new(Device::Cpu);
+        let anonymous = probe.anonymous_bytes();
+        assert!(anonymous > 1 << 20 && Some(anonymous) < resident_bytes().map(|bytes| 2 * bytes), "{anonymous}");
+        let spaces = probe.all();
         assert!(spaces.iter().any(|space| space.place == Place::Host && space.free_bytes > 0), "{spaces:?}");
         assert!(spaces.iter().all(|space| space.place != Place::Gpu && space.free_bytes <= space.limit_bytes));
         assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 20));

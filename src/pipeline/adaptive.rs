@@ -1,12 +1,14 @@
 //! Queues that size themselves: every `pipeline.adapt_every_s` seconds the worker that fills a queue reads memory and idle
 //! times and asks the queue's [`LengthController`]; and once at a pass's first item, as soon as it is known what one takes.
+//! Between looks memory goes up and down with each batch's tensors, so what counts as left is what would be left at the latest
+//! peak: it is noted at each state commit, where a batch's tensors are all there.
 //!
 //! Lengths live as long as the run and go from pass to pass and into checkpoints. Invariant: nothing but time and memory depends on
 //! them. Absent on purpose: the gradients' queue, whose buffers `pipeline.staleness` counts and which are reused.
 
 use super::PipelineConfig;
 use super::queue_length::{Bounds, LengthController, Reading, Resize};
-use crate::device::memory::{self, MemoryProbe, Space};
+use crate::device::memory::{self, MemoryProbe, Place, Space};
 use crate::queue::{self, Gauge, QueueStats, Receiver, Sender};
 use crate::stats::Queue;
 use serde_json::{Value, json};
@@ -25,9 +27,24 @@ pub struct QueueLengths {
 
 struct Shared {
     probe: MemoryProbe,
+    /// Most memory of this process at a commit since the last look at the plans' queue, and between the two looks before.
+    peaks: [u64; 2],
     /// Of the plans, of the batches.
     controllers: [LengthController; 2],
     changes: Vec<Change>,
+}
+
+impl Shared {
+    /// What would be left were this process at its latest peak.
+    fn spaces(&self, on_gpu: bool) -> Vec<Space> {
+        let mut spaces = if on_gpu { self.probe.all() } else { self.probe.host() };
+        let peak = self.peaks[0].max(self.peaks[1]);
+        let more = peak.saturating_sub(self.probe.anonymous_bytes());
+        for space in spaces.iter_mut().filter(|space| space.place != Place::Gpu) {
+            space.free_bytes = space.free_bytes.saturating_sub(more);
+        }
+        spaces
+    }
 }
 
 /// A queue was given another length.
@@ -39,7 +56,7 @@ pub struct Change {
     pub resize: Resize,
     /// What an item takes, in bytes.
     pub item_bytes: u64,
-    /// Memory when it was decided.
+    /// Memory that was left at the latest peak before it was decided.
     pub spaces: Vec<Space>,
     /// Resident memory of this process then, in bytes.
     pub resident_bytes: u64,
@@ -79,7 +96,12 @@ impl QueueLengths {
             every_s: config.adapt_every_s,
             sharers: sharers as u64,
             on_gpu: device.is_cuda(),
-            shared: Arc::new(Mutex::new(Shared { probe: MemoryProbe::new(device), controllers, changes: Vec::new() })),
+            shared: Arc::new(Mutex::new(Shared {
+                probe: MemoryProbe::new(device),
+                peaks: [0; 2],
+                controllers,
+                changes: Vec::new(),
+            })),
         }
     }
 
@@ -116,17 +138,27 @@ impl QueueLengths {
         }
     }
 
+    /// A batch's tensors are all there.
+    pub fn note_peak(&self) {
+        if self.every_s > 0.0 {
+            let mut shared = self.lock();
+            shared.peaks[0] = shared.peaks[0].max(shared.probe.anonymous_bytes());
+        }
+    }
+
     /// Reads memory and asks a queue's controller.
     fn look(&self, which: Queue, unread: Reading<'_>) -> (Option<Resize>, Vec<Space>) {
+        let on_gpu = which == Queue::Batches && self.on_gpu;
         let mut shared = self.lock();
-        let Shared { probe, controllers, .. } = &mut *shared;
-        let read = || if which == Queue::Batches && self.on_gpu { probe.all() } else { probe.host() };
-        let mut spaces = read();
-        if controllers[which as usize].would_shrink(&Reading { spaces: &spaces, ..unread }) {
+        let mut spaces = shared.spaces(on_gpu);
+        if shared.controllers[which as usize].would_shrink(&Reading { spaces: &spaces, ..unread }) {
             memory::give_back(); // the allocator may sit on what earlier batches have freed
-            spaces = read();
+            spaces = shared.spaces(on_gpu);
         }
-        (controllers[which as usize].look(&Reading { spaces: &spaces, ..unread }), spaces)
+        if which == Queue::Plans {
+            shared.peaks = [0, shared.peaks[0]];
+        }
+        (shared.controllers[which as usize].look(&Reading { spaces: &spaces, ..unread }), spaces)
     }
 
     /// Reads memory by another probe.

@@ -213,6 +213,7 @@ impl Pipeline {
     pub fn commit_state(&mut self, batch: &ReadyBatch, embedded: &Embedded, model: &dyn Model) -> Result<()> {
         let rows = if self.staleness > 0 { CommitRows::ReadAgain } else { CommitRows::AsRead };
         if let Running::Ahead(workers) = &self.running {
+            self.lengths.note_peak();
             workers.committing();
         }
         self.writer.commit(&self.memory, batch, embedded, model, (rows, self.peers.as_ref()))?;
