@@ -166,7 +166,9 @@ impl Jobs {
             }
             Err(_) => {
                 command.arg(&self.config).arg("--out").arg(folder);
-                run.sets.iter().for_each(|set| drop(command.args(["--set", set])));
+                for set in &run.sets {
+                    command.args(["--set", set]);
+                }
             }
         }
         command.args(["--set", &format!("threads={}", self.threads(&run.config))]);
