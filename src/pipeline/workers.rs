@@ -169,7 +169,7 @@ fn plan_all(
     for batch in batches {
         let plan = times.time(Stage::Event, batch, || event.plan(pass, batch));
         sizer.passes(|| plan_bytes(&plan));
-        if times.wait(Stage::Event, Stall::Full, || plans.send(plan)).is_err() {
+        if times.wait(Stage::Event, Stall::Full, || plans.send(plan).is_err()) {
             break;
         }
     }
@@ -218,7 +218,7 @@ fn read_all(
         });
         let failed = read.is_err();
         sizer.passes(|| read.as_ref().map_or(0, ready_bytes));
-        if times.wait(Stage::State, Stall::Full, || ready.send(read)).is_err() || failed {
+        if times.wait(Stage::State, Stall::Full, || ready.send(read).is_err()) || failed {
             break;
         }
         before += 1;
