@@ -63,6 +63,8 @@ fn exchange(exchange: &Exchange) -> u64 {
         + events.into_iter().map(vec).sum::<u64>()
         + routes(&exchange.migrate)
         + routes(&exchange.push)
+        + routes(&exchange.versions)
+        + routes(&exchange.refresh)
         + routes(&exchange.features)
         + routes(&exchange.embeddings)
 }

@@ -16,7 +16,7 @@ const USUAL: [&str; 6] =
     ["val.ap", "test.ap", "epochs.last.loss", "epochs.mean.seconds", "train_events_per_s", "peak_rss_bytes"];
 
 /// Shown if a run has more there than nothing.
-const IF_ANY: [&str; 18] = [
+const IF_ANY: [&str; 20] = [
     "comm.bytes_total",
     "comm.bytes_fetch",
     "comm.bytes_delegate",
@@ -27,6 +27,8 @@ const IF_ANY: [&str; 18] = [
     "comm.bytes_migration",
     "comm.rows_fetched",
     "comm.share",
+    "dependency.cached",
+    "dependency.tau",
     "sync.done",
     "sync.skipped",
     "sync.drift_mean",
