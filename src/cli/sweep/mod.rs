@@ -121,10 +121,19 @@ fn report(args: &Args, axes: &[Axis], planned: &[Planned], ended: &[Ended], fold
     }
 }
 
-/// Whether a finished or half run is the planned one: the same values, but for the number of threads.
+/// Whether a finished or half run is the planned one: the same values, but for the number of threads and what the run has
+/// measured by itself.
 fn same_run(there: &Config, planned: &Config) -> bool {
-    let without_threads = |config: &Config| Config { threads: 0, ..config.clone() };
-    without_threads(there) == without_threads(planned)
+    let mut there = Config { threads: planned.threads, ..there.clone() };
+    let (written, given) = (&mut there.calibration, &planned.calibration);
+    for (written, given) in [
+        (&mut written.latency_s, given.latency_s),
+        (&mut written.bytes_per_s, given.bytes_per_s),
+        (&mut written.update_s, given.update_s),
+    ] {
+        *written = if given == 0.0 { 0.0 } else { *written };
+    }
+    there == *planned
 }
 
 /// Names that occur more than once.
@@ -132,4 +141,25 @@ fn repeated(names: impl Iterator<Item = String>) -> Option<String> {
     let mut seen = BTreeSet::new();
     let mut names = names;
     names.find(|name| !seen.insert(name.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_known_by_its_values() {
+        let planned = Config::default();
+        let mut there = Config { threads: 7, ..planned.clone() };
+        there.calibration.latency_s = 1e-5;
+        assert!(same_run(&there, &planned));
+        let given = there.clone();
+        there.calibration.latency_s = 2e-5;
+        assert!(!same_run(&there, &given), "it was given, not measured");
+        there = planned.clone();
+        there.train.epochs += 1;
+        assert!(!same_run(&there, &planned));
+        assert_eq!(repeated(["a", "b", "a"].map(String::from).into_iter()), Some("a".to_owned()));
+        assert_eq!(repeated(["a", "b"].map(String::from).into_iter()), None);
+    }
 }
