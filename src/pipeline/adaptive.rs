@@ -4,7 +4,8 @@
 //! peak: it is noted at each state commit, where a batch's tensors are all there.
 //!
 //! Lengths live as long as the run and go from pass to pass and into checkpoints. Invariant: nothing but time and memory depends on
-//! them. Absent on purpose: the gradients' queue, whose buffers `pipeline.staleness` counts and which are reused.
+//! them: with `pipeline.staleness > 0` the clock decides which commits a batch sees, and a shorter queue of batches only makes it see
+//! more. Absent on purpose: the gradients' queue, whose buffers `pipeline.staleness` counts and which are reused.
 
 use super::PipelineConfig;
 use super::queue_length::{Bounds, LengthController, Reading, Resize};
