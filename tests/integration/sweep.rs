@@ -10,7 +10,7 @@ const CONFIG: &str = "[data]\npath = \"events\"\n[model]\nmemory_dim = 8\ntime_d
 
 fn workspace() -> Workspace {
     let place = Workspace::new();
-    place.succeed("generate events --events 1500 --nodes 100 --seed 3 --quiet");
+    place.succeed("generate events --events 1000 --nodes 80 --seed 3 --quiet");
     place.write("run.toml", CONFIG);
     place
 }
@@ -112,7 +112,7 @@ fn ranks_show_what_crossed() {
 #[test]
 fn a_sweep_that_is_stopped_goes_on() {
     let place = workspace();
-    let longer = "--set train.epochs=15 --set train.patience=0 --set train.checkpoint_every=10 --quiet";
+    let longer = "--set train.epochs=9 --set train.patience=0 --set train.checkpoint_every=7 --quiet";
     let sweep = format!("sweep run.toml --set train.lr=1e-3,1e-2 --out grid {longer}");
     let mut child = place.command(&sweep).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
     let (checkpoint, started) = (place.path("grid/lr=1e-3_seed=0/checkpoint"), Instant::now());
@@ -132,7 +132,7 @@ fn a_sweep_that_is_stopped_goes_on() {
     place.succeed(&format!("train run.toml --set train.lr=1e-3 --out whole {longer}"));
     let [a, b] = ["grid/lr=1e-3_seed=0", "whole"].map(|run| summary(&place, run)["sample_hash"].clone());
     assert_eq!(a, b);
-    assert_eq!(summary(&place, "grid/lr=1e-2_seed=0")["epochs"].as_array().map(Vec::len), Some(15));
+    assert_eq!(summary(&place, "grid/lr=1e-2_seed=0")["epochs"].as_array().map(Vec::len), Some(9));
 }
 
 #[test]

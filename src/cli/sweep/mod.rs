@@ -11,6 +11,7 @@ mod table;
 use super::{print, train};
 use crate::comms::Launch;
 use crate::config::Config;
+use crate::device;
 use crate::error::{Error, Result};
 use crate::trainer::durable;
 use crate::trainer::signals::StopRequest;
@@ -67,6 +68,7 @@ pub(super) struct Args {
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Result<()> {
     Launch::from_env()?.require_alone()?;
+    device::passive_wait(); // the runs inherit its settings, and need not start twice
     let axes = args.set.iter().map(|set| Axis::parse(set)).collect::<Result<Vec<_>>>()?;
     let planned = grid::plan(&args.config, &axes, args.seeds)?;
     let name = train::run_name(&args.config);
