@@ -26,7 +26,7 @@ def run(config, settings, out):
     with open(os.path.join(out, "summary.json")) as file:
         summary = json.load(file)
     with open(out + ".trace.json") as file:
-        spans = [span for span in json.load(file)["traceEvents"] if span["ph"] == "X"]
+        spans = [span for span in json.load(file)["traceEvents"] if span["ph"] == "X" and span["cat"] != "wait"]
     os.remove(out + ".trace.json")
     return summary, spans
 

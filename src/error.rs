@@ -136,6 +136,28 @@ pub enum Error {
         run: PathBuf,
     },
 
+    /// Runs of a sweep failed; the others are done.
+    #[error(
+        "{failed} of {runs} runs failed, the first of them {first}: {problem}; mend what it names and start the same sweep again, which keeps the finished runs"
+    )]
+    Sweep {
+        /// Runs that failed.
+        failed: usize,
+        /// Runs in all.
+        runs: usize,
+        /// The first one's folder.
+        first: String,
+        /// Its error.
+        problem: String,
+    },
+
+    /// A sweep ended by a signal, its running runs after a checkpoint.
+    #[error("stopped on request; the same sweep goes on from {} when it is started again", folder.display())]
+    SweepStopped {
+        /// The sweep's folder.
+        folder: PathBuf,
+    },
+
     /// A rank is gone or failed, and with it the run.
     #[error("rank {rank} {loss}")]
     PeerLost {
@@ -187,7 +209,7 @@ impl Error {
             | Error::OtherRun { .. } => 2,
             Error::Device { .. } | Error::Models(tidemill_models::Error::InvalidConfig { .. }) => 2,
             Error::Io { doing: "read", source, .. } if source.kind() == std::io::ErrorKind::NotFound => 2,
-            Error::Stopped { .. } => 3,
+            Error::Stopped { .. } | Error::SweepStopped { .. } => 3,
             Error::PeerLost { loss: Loss::Failed { exit_code, .. }, .. } => *exit_code,
             _ => 1,
         }

@@ -2,10 +2,11 @@
 //!
 //! The hand-over itself is lock-free (Lamport's ring: each side owns one index and reads the other's). A side that finds the
 //! queue full or empty sleeps on a condition variable; the other wakes it only if it sleeps. The bound in force may be lower
-//! than the ring's capacity and may be changed while both sides run.
+//! than the ring's capacity and may be changed from anywhere while both sides run.
 //!
 //! Invariants:
-//! - Items arrive once each, in the order sent. * At most `limit` items are in flight when a send returns.
+//! - Items arrive once each, in the order sent, whatever becomes of the bound. * A send returns with at most as many items in
+//!   flight as a bound that was in force during it; what is in flight above a lowered bound stays and is taken as any other.
 //! - A dropped sender lets the receiver drain what was sent, then end. A dropped receiver fails the next send at once, and
 //!   what was in flight is dropped.
 //! - Neither side can sleep through its wake-up: `tests/loom` explores every interleaving of small cases.
@@ -73,6 +74,7 @@ struct Counts {
     length_max: AtomicU64,
     full_ns: AtomicU64,
     empty_ns: AtomicU64,
+    resized: AtomicU64,
 }
 
 /// What a queue went through until now.
@@ -90,6 +92,10 @@ pub struct QueueStats {
     pub full_ns: u64,
     /// Nanoseconds that the receiver waited because the queue was empty.
     pub empty_ns: u64,
+    /// How often the bound was changed.
+    pub resized: u64,
+    /// The bound in force.
+    pub limit: u64,
 }
 
 impl Counts {
@@ -117,6 +123,8 @@ impl QueueStats {
         self.length_sum += other.length_sum;
         self.full_ns += other.full_ns;
         self.empty_ns += other.empty_ns;
+        self.resized += other.resized;
+        self.limit = if other.limit > 0 { other.limit } else { self.limit };
     }
 }
 
@@ -143,12 +151,20 @@ pub struct Closed<T>(pub T);
 /// # Panics
 /// If `capacity` is 0.
 pub fn bounded<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    assert!(capacity > 0, "a queue holds at least one item");
+    bounded_at(capacity, capacity)
+}
+
+/// A queue whose bound is `limit` for now and can be as much as `capacity`.
+///
+/// # Panics
+/// If `capacity` or `limit` is 0.
+pub fn bounded_at<T: Send>(capacity: usize, limit: usize) -> (Sender<T>, Receiver<T>) {
+    assert!(capacity > 0 && limit > 0, "a queue holds at least one item");
     let ring = Arc::new(Ring {
         slots: (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
         head: AtomicUsize::new(0),
         tail: AtomicUsize::new(0),
-        limit: AtomicUsize::new(capacity),
+        limit: AtomicUsize::new(limit.min(capacity)),
         closed: AtomicBool::new(false),
         full: Bed::new(),
         empty: Bed::new(),
@@ -272,6 +288,8 @@ impl<T> Gauge<T> {
             length_max: get(&counts.length_max),
             full_ns: get(&counts.full_ns),
             empty_ns: get(&counts.empty_ns),
+            resized: get(&counts.resized),
+            limit: self.0.limit.load(Ordering::Relaxed) as u64,
         }
     }
 
@@ -287,8 +305,11 @@ impl<T> Gauge<T> {
 
     /// Changes the bound in force, within 1 and the queue's capacity. What is in flight above it stays.
     pub fn set_limit(&self, limit: usize) {
-        self.0.limit.store(limit.clamp(1, self.0.slots.len()), Ordering::Relaxed);
-        self.0.full.wake();
+        let limit = limit.clamp(1, self.0.slots.len());
+        if self.0.limit.swap(limit, Ordering::Relaxed) != limit {
+            self.0.counts.resized.fetch_add(1, Ordering::Relaxed);
+            self.0.full.wake();
+        }
     }
 }
 
@@ -391,5 +412,52 @@ mod tests {
         gauge.set_limit(100);
         producer.join().expect("four fit now");
         assert_eq!((0..4).map(|_| receiver.recv()).collect::<Option<Vec<_>>>(), Some(vec![0, 1, 2, 3]));
+    }
+
+    /// The bound goes up and down at random while both sides run: nothing is lost, doubled or out of order, and no send that
+    /// began after the last change leaves more in flight than it allows.
+    #[test]
+    fn a_bound_that_moves_loses_nothing() {
+        for capacity in [2, 5, 16] {
+            let (mut sender, mut receiver) = bounded_at(capacity, 1);
+            let (gauge, mover) = (sender.gauge(), sender.gauge());
+            let producer = thread::spawn(move || (0..20_000u64).for_each(|i| sender.send(i).expect("open")));
+            let moving = thread::spawn(move || {
+                for step in 0..2_000u64 {
+                    mover.set_limit(1 + (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % capacity);
+                    thread::yield_now();
+                }
+                mover.set_limit(2);
+            });
+            for i in 0..20_000 {
+                assert!(gauge.len() <= capacity);
+                assert_eq!(receiver.recv(), Some(i));
+            }
+            assert_eq!(receiver.recv(), None);
+            producer.join().expect("no panic");
+            moving.join().expect("no panic");
+            let stats = gauge.stats();
+            assert!(stats.resized > 100 && stats.length_max <= capacity as u64, "{stats:?}");
+            assert_eq!((stats.sent, stats.limit), (20_000, 2));
+        }
+    }
+
+    #[test]
+    fn what_is_above_a_lowered_bound_is_taken_before_more_is_sent() {
+        let (mut sender, mut receiver) = bounded(4);
+        let gauge = sender.gauge();
+        (0..4).for_each(|i| sender.send(i).expect("room"));
+        gauge.set_limit(2);
+        gauge.set_limit(2);
+        let producer = thread::spawn(move || sender.send(4).is_ok());
+        for (taken, left) in [(0, 3), (1, 2)] {
+            assert_eq!(receiver.recv(), Some(taken));
+            thread::sleep(Duration::from_millis(10));
+            assert_eq!(gauge.len(), left, "the sender waits for the new bound");
+        }
+        assert_eq!(receiver.recv(), Some(2));
+        assert!(producer.join().expect("no panic"));
+        assert_eq!([receiver.recv(), receiver.recv(), receiver.recv()], [Some(3), Some(4), None]);
+        assert_eq!(gauge.stats().resized, 1);
     }
 }

@@ -1,8 +1,12 @@
 //! What the stages did with their time: busy, and waiting for what.
+//!
+//! A wait for another rank's message happens somewhere below a stage's work, on the stage's thread. [`waited_for_message`] notes it
+//! there, and the stage that next accounts for its time on that thread books it as [`Stall::Network`], not as work.
 
 use crate::device;
 use crate::queue::QueueStats;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// The four stages of the pipeline, in order.
@@ -38,6 +42,36 @@ pub enum Stall {
     Empty,
     /// A commit that it must see has not happened.
     Hazard,
+    /// A message from another rank is not there.
+    Network,
+}
+
+impl Stall {
+    /// All causes, in order.
+    pub const ALL: [Stall; 4] = [Stall::Full, Stall::Empty, Stall::Hazard, Stall::Network];
+
+    /// The cause's name in reports.
+    pub fn name(self) -> &'static str {
+        ["full", "empty", "hazard", "network"][self as usize]
+    }
+}
+
+thread_local! {
+    /// Waits for messages that no stage has booked yet: when each began, and how long it was.
+    static WAITS: RefCell<Vec<(Instant, Duration)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Waits kept on a thread that never books them.
+const MOST_WAITS: usize = 1 << 12;
+
+/// This thread has waited for a message of a batch since `start`.
+pub fn waited_for_message(start: Instant, length: Duration) {
+    WAITS.with_borrow_mut(|waits| {
+        if waits.len() == MOST_WAITS {
+            waits.clear(); // whoever books has not looked for thousands of messages, and never will
+        }
+        waits.push((start, length));
+    });
 }
 
 /// The queues between stages.
@@ -61,18 +95,30 @@ impl Queue {
     }
 }
 
-/// One stretch of work on a batch.
+/// One stretch of work on a batch, or of waiting.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// Who worked.
+    /// Whose.
     pub stage: Stage,
-    /// On which batch of its pass, from 0.
-    pub batch: usize,
+    /// What it did.
+    pub what: Doing,
     /// Since the timeline's start.
     pub start: Duration,
     /// How long.
     pub length: Duration,
 }
+
+/// What a stage did for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// Work on a batch of its pass, from 0. Waits for messages lie within it.
+    Batch(usize),
+    /// Nothing, for this cause.
+    Waiting(Stall),
+}
+
+/// Waits shorter than this are counted, but left out of traces.
+const SHORTEST_SPAN: Duration = Duration::from_micros(20);
 
 /// What a stage reads that an earlier batch wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +134,7 @@ pub enum Seen {
 pub struct Timeline {
     origin: Instant,
     busy: [Duration; 4],
-    stalls: [[Duration; 3]; 4],
+    stalls: [[Duration; 4]; 4],
     staleness: [Vec<u64>; 2],
     queues: [QueueStats; 3],
     spans: Option<Vec<Span>>,
@@ -115,31 +161,54 @@ impl Timeline {
     /// Does `work` on a stage's account.
     pub fn time<T>(&mut self, stage: Stage, batch: usize, work: impl FnOnce() -> T) -> T {
         let (_range, start) = (device::range(stage.name(), batch), Instant::now());
+        self.book_messages(Stage::Gradient, start); // the one stage that waits outside of its accounts: at its commits
         let result = work();
         self.add(stage, batch, start);
         result
     }
 
-    /// A stage was busy on a batch since `start`.
+    /// A stage was busy on a batch since `start`, but for the messages that it waited for.
     pub fn add(&mut self, stage: Stage, batch: usize, start: Instant) {
         let length = start.elapsed();
-        self.busy[stage as usize] += length;
-        if let Some(spans) = &mut self.spans {
-            spans.push(Span { stage, batch, start: start - self.origin, length });
-        }
+        self.keep(stage, Doing::Batch(batch), start, length);
+        let waited = self.book_messages(stage, start);
+        self.busy[stage as usize] += length.saturating_sub(waited);
+    }
+
+    /// Books this thread's waits for messages on a stage's account; how long those from `start` on were.
+    fn book_messages(&mut self, stage: Stage, start: Instant) -> Duration {
+        WAITS.with_borrow_mut(|waits| {
+            let mut within = Duration::ZERO;
+            for (began, length) in waits.drain(..) {
+                self.stalls[stage as usize][Stall::Network as usize] += length;
+                self.keep(stage, Doing::Waiting(Stall::Network), began, length);
+                within += if began >= start { length } else { Duration::ZERO };
+            }
+            within
+        })
     }
 
     /// Waits on a stage's account.
     pub fn wait<T>(&mut self, stage: Stage, stall: Stall, wait: impl FnOnce() -> T) -> T {
         let start = Instant::now();
+        self.book_messages(stage, start);
         let result = wait();
-        self.add_stall(stage, stall, start.elapsed());
+        let length = start.elapsed();
+        self.add_stall(stage, stall, length);
+        self.keep(stage, Doing::Waiting(stall), start, length);
         result
     }
 
     /// A stage has waited.
     pub fn add_stall(&mut self, stage: Stage, stall: Stall, waited: Duration) {
         self.stalls[stage as usize][stall as usize] += waited;
+    }
+
+    fn keep(&mut self, stage: Stage, what: Doing, start: Instant, length: Duration) {
+        let shown = matches!(what, Doing::Batch(_)) || length >= SHORTEST_SPAN;
+        if let Some(spans) = self.spans.as_mut().filter(|_| shown) {
+            spans.push(Span { stage, what, start: start.saturating_duration_since(self.origin), length });
+        }
     }
 
     /// A training batch has read what was `behind` commits older than it would be in order.
@@ -168,7 +237,7 @@ impl Timeline {
     pub fn merge(&mut self, other: Timeline) {
         for stage in 0..4 {
             self.busy[stage] += other.busy[stage];
-            for stall in 0..3 {
+            for stall in 0..Stall::ALL.len() {
                 self.stalls[stage][stall] += other.stalls[stage][stall];
             }
         }
@@ -202,18 +271,53 @@ impl Timeline {
         self.spans.as_deref().unwrap_or_default()
     }
 
-    /// The spans as a Chrome trace (`chrome://tracing`, Perfetto): one row a stage, times in microseconds.
+    /// The spans as a Chrome trace (`chrome://tracing`, Perfetto): one row a stage, times in microseconds. Waits are of the
+    /// category `wait` and named after their cause.
     pub fn chrome_trace(&self) -> serde_json::Value {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         let event = |span: &Span| {
+            let (category, name, arguments) = match span.what {
+                Doing::Batch(batch) => {
+                    let name = format!("{} {batch}", span.stage.name());
+                    (span.stage.name(), name, serde_json::json!({ "batch": batch }))
+                }
+                Doing::Waiting(stall) => ("wait", stall.name().to_owned(), serde_json::json!({})),
+            };
             serde_json::json!({
-                "ph": "X", "pid": 0, "tid": span.stage as usize, "cat": span.stage.name(),
-                "name": format!("{} {}", span.stage.name(), span.batch), "args": { "batch": span.batch },
+                "ph": "X", "pid": 0, "tid": span.stage as usize, "cat": category, "name": name, "args": arguments,
                 "ts": micros(span.start), "dur": micros(span.length),
             })
         };
         let name = |stage: Stage| serde_json::json!({ "ph": "M", "pid": 0, "tid": stage as usize, "name": "thread_name", "args": { "name": stage.name() } });
         let names = Stage::ALL.into_iter().map(name);
         serde_json::json!({ "traceEvents": names.chain(self.spans().iter().map(event)).collect::<Vec<_>>() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_for_messages_are_no_work() {
+        let mut times = Timeline::default();
+        times.keep_spans();
+        let wait = |length: u64| waited_for_message(Instant::now(), Duration::from_millis(length));
+        wait(3); // at a commit, before the next account
+        times.time(Stage::State, 5, || {
+            std::thread::sleep(Duration::from_millis(12));
+            wait(4);
+        });
+        let network = |times: &Timeline, stage| times.stall(stage, Stall::Network).as_millis();
+        assert_eq!((network(&times, Stage::Gradient), network(&times, Stage::State)), (3, 4));
+        assert!((8..12).contains(&(times.busy(Stage::State).as_millis())), "{times:?}");
+        wait(2);
+        times.wait(Stage::Gradient, Stall::Empty, || std::thread::sleep(Duration::from_millis(1)));
+        assert_eq!((network(&times, Stage::Gradient), times.waited(Stage::State).as_millis()), (5, 4));
+        let trace = times.chrome_trace();
+        let events = trace["traceEvents"].as_array().expect("a list");
+        let count = |name: &str| events.iter().filter(|event| event["name"] == name && event["ph"] == "X").count();
+        assert_eq!((count("network"), count("empty"), count("state 5"), count("full")), (3, 1, 1, 0));
+        assert!(events.iter().filter(|event| event["cat"] == "wait").all(|event| event["args"]["batch"].is_null()));
     }
 }

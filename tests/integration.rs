@@ -18,5 +18,7 @@ mod layering;
 mod partition;
 #[path = "integration/ranks.rs"]
 mod ranks;
+#[path = "integration/sweep.rs"]
+mod sweep;
 #[path = "integration/usage.rs"]
 mod usage;

@@ -9,6 +9,7 @@ mod inspect;
 mod logging;
 mod partition;
 mod progress;
+mod sweep;
 mod table;
 mod train;
 
@@ -51,6 +52,7 @@ enum Command {
     Convert(convert::Args),
     Generate(generate::Args),
     Partition(partition::Args),
+    Sweep(sweep::Args),
     Bench(bench::Args),
 }
 
@@ -62,6 +64,7 @@ impl Cli {
             Command::Eval(args) => args.quiet,
             Command::Convert(args) => args.quiet,
             Command::Generate(args) => args.quiet,
+            Command::Sweep(args) => args.quiet,
             Command::Inspect(_) | Command::Check(_) | Command::Partition(_) | Command::Bench(_) => false,
         }
     }
@@ -79,6 +82,7 @@ impl Cli {
             Command::Convert(args) => convert::run(&args),
             Command::Generate(args) => generate::run(&args),
             Command::Partition(args) => partition::run(&args),
+            Command::Sweep(args) => sweep::run(&args),
             Command::Bench(args) => bench::run(&args),
         }
     }

@@ -1,6 +1,7 @@
 //! Results as a person reads them.
 
 use crate::eval::SplitMetrics;
+use crate::trainer::distance::Distance;
 use crate::trainer::node_task::mean_and_sd;
 use crate::trainer::{NodeClassification, Summary};
 use std::fmt::Write;
@@ -36,6 +37,9 @@ pub(super) fn of(summary: &Summary, folder: &Path) -> String {
         );
     }
     text.push_str(&splits_table(&[("val", summary.val.as_ref()), ("test", summary.test.as_ref())]));
+    if let Some(distance) = &summary.distance {
+        text.push_str(&distance_table(distance));
+    }
     let _ = writeln!(
         text,
         "\n{} training events/s, {} evaluation events/s, peak memory {:.0} MiB\nrun folder: {}",
@@ -44,6 +48,27 @@ pub(super) fn of(summary: &Summary, folder: &Path) -> String {
         summary.peak_rss_bytes as f64 / f64::from(1 << 20),
         folder.display()
     );
+    text
+}
+
+/// How far the run is from its baseline.
+fn distance_table(distance: &Distance) -> String {
+    let mut text = format!("\n from {} ({})\n", distance.baseline, distance.preset);
+    let differences = [("val AP", distance.val_ap), ("test AP", distance.test_ap), ("loss", distance.loss)];
+    let ratios = [
+        ("seconds an epoch", distance.seconds),
+        ("bytes", distance.bytes_total),
+        ("messages", distance.messages),
+        ("rows fetched", distance.rows_fetched),
+        ("waiting for others", distance.comm_seconds),
+        ("peak memory", distance.peak_rss_bytes),
+    ];
+    for (name, difference) in differences.into_iter().filter_map(|(name, x)| x.map(|x| (name, x))) {
+        let _ = writeln!(text, " {name:18} {difference:+9.4}");
+    }
+    for (name, ratio) in ratios.into_iter().filter_map(|(name, x)| x.map(|x| (name, x))) {
+        let _ = writeln!(text, " {name:18} {ratio:9.3}x");
+    }
     text
 }
 

@@ -5,6 +5,7 @@ use crate::comms::{Communicator, Launch, together};
 use crate::config::Config;
 use crate::device;
 use crate::error::{Error, Result};
+use crate::trainer::distance::Baseline;
 use crate::trainer::signals::StopRequest;
 use crate::trainer::{Console, Trainer};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "\
 Examples:
   tidemill train experiments/wikipedia-tgn.toml --set data.path=wikipedia.csv.gz --set train.epochs=5
-  tidemill train --resume runs/wikipedia-tgn-1")]
+  tidemill train --resume runs/wikipedia-tgn-1
+  tidemill train my.toml --ranks 4 --set partition.strategy=hash --baseline runs/my-1")]
 pub(super) struct Args {
     /// Configuration file; a preset and what differs from it
     #[arg(value_name = "CONFIG.toml", required_unless_present = "resume", conflicts_with = "resume")]
@@ -31,6 +33,10 @@ pub(super) struct Args {
     /// Goes on with a run; only epochs, patience, logging and threads may be set anew
     #[arg(long, value_name = "RUN_DIR")]
     pub(super) resume: Option<PathBuf>,
+
+    /// A finished run over the same data, usually the exact one: the result says how far this run is from it
+    #[arg(long, value_name = "RUN_DIR")]
+    pub(super) baseline: Option<PathBuf>,
 
     /// Writes what each stage did when, as a Chrome trace (open it in Perfetto or chrome://tracing)
     #[arg(long, value_name = "FILE.json")]
@@ -50,6 +56,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let launch = Launch::from_env()?;
     device::passive_wait();
     let config = config(&args)?;
+    let baseline = args.baseline.as_deref().filter(|_| launch.rank == 0).map(Baseline::open).transpose()?;
     if let Some(path) = args.trace.as_ref().filter(|_| launch.rank == 0) {
         std::fs::write(path, "").map_err(Error::io("write", path))?; // a path that can not be written is told at once
     }
@@ -59,10 +66,12 @@ pub(super) fn run(args: Args) -> Result<()> {
         source,
     })?;
     if args.ranks != 1 {
-        return on_threads(&args, launch, config, &stop);
+        return on_threads((&args, baseline.as_ref()), launch, config, &stop);
     }
     let comm = config.comm.clone();
-    together(&comm, |comm| on_rank(&args, config, comm.clone(), Console { quiet: args.quiet, stop }))
+    together(&comm, |comm| {
+        on_rank((&args, baseline.as_ref()), config, comm.clone(), Console { quiet: args.quiet, stop })
+    })
 }
 
 fn config(args: &Args) -> Result<Config> {
@@ -77,7 +86,8 @@ fn config(args: &Args) -> Result<Config> {
 }
 
 /// Trains on ranks that are threads of this process; the first error is the run's.
-fn on_threads(args: &Args, launch: Launch, mut config: Config, stop: &StopRequest) -> Result<()> {
+fn on_threads(given: Given<'_>, launch: Launch, mut config: Config, stop: &StopRequest) -> Result<()> {
+    let args = given.0;
     if launch.world > 1 || args.ranks == 0 || args.ranks > MOST_THREADS {
         return Err(Error::Usage {
             problem: format!("--ranks {} is no number of ranks for this process", args.ranks),
@@ -89,7 +99,7 @@ fn on_threads(args: &Args, launch: Launch, mut config: Config, stop: &StopReques
     }
     let run = |comm: Communicator| {
         let console = Console { quiet: args.quiet, stop: stop.clone() };
-        let done = on_rank(args, config.clone(), comm.clone(), console);
+        let done = on_rank(given, config.clone(), comm.clone(), console);
         match done {
             Ok(()) => comm.finish(),
             Err(error) => {
@@ -112,11 +122,16 @@ fn on_threads(args: &Args, launch: Launch, mut config: Config, stop: &StopReques
 /// Ranks as threads beyond which a number is a slip of the keyboard.
 const MOST_THREADS: usize = 64;
 
+/// What the command line says, and the run to compare with; rank 0 alone has that.
+type Given<'a> = (&'a Args, Option<&'a Baseline>);
+
 /// Trains on one rank.
-fn on_rank(args: &Args, config: Config, comm: Communicator, console: Console) -> Result<()> {
+fn on_rank((args, baseline): Given<'_>, config: Config, comm: Communicator, console: Console) -> Result<()> {
     let name = args.config.as_deref().map(run_name).unwrap_or_default();
     let rank = comm.rank();
     let mut trainer = Trainer::on_rank(config, comm)?;
+    let baseline = baseline.filter(|_| rank == 0);
+    baseline.map_or(Ok(()), |baseline| trainer.check_baseline(baseline))?;
     match &args.resume {
         Some(folder) => trainer.resume_run(folder, console)?,
         None => trainer.start_run(args.out.as_deref(), &name, console)?,
@@ -128,9 +143,12 @@ fn on_rank(args: &Args, config: Config, comm: Communicator, console: Console) ->
     if args.trace.is_some() {
         trainer.keep_trace();
     }
-    let summary = trainer.fit()?;
+    let mut summary = trainer.fit()?;
     if rank != 0 {
         return Ok(());
+    }
+    if let Some(baseline) = baseline {
+        trainer.compare(&mut summary, baseline)?;
     }
     if let Some(path) = &args.trace {
         trainer.write_trace(path)?;
@@ -140,6 +158,6 @@ fn on_rank(args: &Args, config: Config, comm: Communicator, console: Console) ->
 }
 
 /// A run is named after its configuration file.
-fn run_name(config: &Path) -> String {
+pub(super) fn run_name(config: &Path) -> String {
     config.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -8,6 +8,7 @@ use super::clock::Clock;
 use super::ledger::Ledger;
 use super::tag::{Key, Lane, Purpose};
 use crate::error::{Error, Loss, Result};
+use crate::stats;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -123,6 +124,9 @@ impl Desk {
                 let posted = asleep.as_ref().map_or(0, |sleep| message.sent_ns.saturating_sub(sleep.since_ns));
                 state.ledger.count_received(key.tag.purpose, message.bytes.len());
                 state.ledger.count_wait(key.tag.purpose, waited, Duration::from_nanos(posted).min(waited));
+                if let Some(sleep) = asleep.filter(|_| Purpose::OF_BATCHES.contains(&key.tag.purpose)) {
+                    stats::waited_for_message(sleep.since, waited);
+                }
                 return Ok((message, waited));
             }
             state.check_present(from)?;

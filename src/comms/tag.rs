@@ -42,6 +42,18 @@ impl Purpose {
         Purpose::Score,
         Purpose::Control,
     ];
+
+    /// Those of the stages, while a batch goes through them.
+    pub const OF_BATCHES: [Purpose; 8] = [
+        Purpose::Fetch,
+        Purpose::Delegate,
+        Purpose::DelegateGradient,
+        Purpose::Commit,
+        Purpose::Sync,
+        Purpose::Feature,
+        Purpose::Gradient,
+        Purpose::Migration,
+    ];
 }
 
 /// Names one message from one rank to another: (purpose, sequence) is unique for the pair.

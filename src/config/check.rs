@@ -270,12 +270,21 @@ impl Checks<'_> {
     }
 
     fn pipeline(&self) -> Check {
+        let pipeline = &self.config.pipeline;
         self.refuse(
-            self.config.pipeline.queue_max == 0,
+            pipeline.queue_max == 0 || pipeline.queue_max > LONGEST_QUEUE,
             "pipeline.queue_max",
-            "a queue holds at least one batch",
+            "a queue holds at least one batch and at most 65536",
             "write 1 or more; 16 is usual",
         )?;
+        self.refuse_beside(
+            pipeline.queue_min == 0 || pipeline.queue_min > pipeline.queue_max,
+            "pipeline.queue_min",
+            &["pipeline.queue_max"],
+            format!("it is the least of a queue that holds at most pipeline.queue_max = {}", pipeline.queue_max),
+            "write 1 or more, and not more than pipeline.queue_max",
+        )?;
+        self.not_negative(pipeline.adapt_every_s, "pipeline.adapt_every_s")?;
         self.refuse(
             self.config.pipeline.staleness > MOST_STALE,
             "pipeline.staleness",
@@ -384,9 +393,8 @@ impl Checks<'_> {
 /// Batches of staleness above which a value is a slip of the keyboard.
 const MOST_STALE: u32 = 16;
 
+/// A queue longer than this is one too.
+const LONGEST_QUEUE: usize = 1 << 16;
+
 /// Tables or keys that must hold their defaults, and what they belong to.
-const LATER: &[(&str, &str)] = &[
-    ("gradient", "asynchronous exchange of gradients"),
-    ("pipeline.queue_min", "queues that size themselves"),
-    ("pipeline.adapt_every_s", "queues that size themselves"),
-];
+const LATER: &[(&str, &str)] = &[("gradient", "asynchronous exchange of gradients")];

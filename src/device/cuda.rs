@@ -1,5 +1,6 @@
 //! CUDA, found and loaded at run time. The only file that names cudarc.
 
+use super::memory::{Place, Space};
 use crate::error::{Error, Result};
 use cudarc::driver::result;
 use cudarc::{nccl, nvtx};
@@ -75,6 +76,14 @@ pub(super) fn load(index: usize) -> Result<tch::Device> {
         return Err(unusable("libtorch's CUDA libraries are loaded but find no usable GPU"));
     }
     Ok(tch::Device::Cuda(index))
+}
+
+/// Memory of a GPU; `None` for another device, or if the driver does not tell. What libtorch keeps for reuse counts as used.
+pub(super) fn space(device: tch::Device) -> Option<Space> {
+    let tch::Device::Cuda(gpu) = device else { return None };
+    make_current(gpu).ok()?;
+    let (free, total) = result::mem_get_info().ok()?;
+    Some(Space { place: Place::Gpu, limit_bytes: total as u64, free_bytes: free as u64 })
 }
 
 /// Loads the library once and for the life of the process: libtorch registers its kernels from it.

@@ -1,11 +1,13 @@
 //! The device that tensors live on, chosen at run time: one binary serves hosts with and without a GPU.
 //!
 //! `cpu.rs`: threads and how they wait. `cuda.rs`: finds the driver and loads libtorch's CUDA half only when asked for, so
-//! that users of the CPU pay nothing; `gpu_sum.rs`: sums over the ranks' GPUs by NCCL, where it is installed. Invariant: a host with a GPU never silently trains on the CPU.
+//! that users of the CPU pay nothing; `gpu_sum.rs`: sums over the ranks' GPUs by NCCL, where it is installed.
+//! `memory.rs`: how much memory is left. Invariant: a host with a GPU never silently trains on the CPU.
 
 mod cpu;
 mod cuda;
 mod gpu_sum;
+pub mod memory;
 pub mod stream;
 
 pub use cpu::{hint_at_cores, passive_wait, set_threads, thread_count, work_beside_the_model};

@@ -10,11 +10,11 @@ pub struct PipelineConfig {
     pub serial: bool,
     /// Batches that a stage may be behind the commit it waits for; 0: exact.
     pub staleness: u32,
-    /// Shortest queue between two stages.
+    /// Shortest queue between two stages, however scarce memory is.
     pub queue_min: usize,
     /// Longest queue between two stages.
     pub queue_max: usize,
-    /// Seconds between two looks at the queues' lengths.
+    /// Seconds between two looks at the queues' lengths; 0: they are `queue_max` long.
     pub adapt_every_s: f64,
     /// Threads inside one tensor operation; 0: all of this rank's.
     pub intra_op: usize,

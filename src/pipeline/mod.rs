@@ -8,14 +8,17 @@
 //! state may lack the commits of the s batches before, its parameters their steps, and the endpoints' rows are read again at the
 //! state commit.
 
+pub mod adaptive;
 pub mod commit;
 mod config;
 pub mod event;
 pub mod exchange;
 pub mod features;
+pub mod footprint;
 pub mod frontier;
 pub mod gather;
 pub mod handover;
+pub mod queue_length;
 mod rank_commit;
 pub mod replay;
 mod slots;
@@ -27,12 +30,13 @@ pub mod workers;
 pub use config::PipelineConfig;
 
 use crate::boundary::{Boundary, Drift, Gate, SyncConfig};
-use crate::comms::Communicator;
+use crate::comms::{Communicator, Launch};
 use crate::dependency::{Costs, Counts, Traffic};
 use crate::error::Result;
 use crate::memory::NodeMemory;
 use crate::partition::Rank;
 use crate::stats::{Seen, Timeline};
+use adaptive::QueueLengths;
 use event::Pass;
 use exchange::Peers;
 use replay::ReplayCounts;
@@ -59,6 +63,7 @@ pub struct Pipeline {
     peers: Option<Peers>,
     counts: Counts,
     most_copied: u64,
+    lengths: QueueLengths,
     sync: SyncConfig,
     approximates: bool,
     costs: Option<Costs>,
@@ -103,7 +108,13 @@ impl Pipeline {
         comm: Communicator,
     ) -> Pipeline {
         let (approximates, costs) = (stages.event.has_policy(), stages.event.costs());
+        let sharers = match Launch::from_env() {
+            Ok(launch) if launch.world > 1 => launch.local_world,
+            _ => comm.world(),
+        };
+        let lengths = QueueLengths::new(config, memory.shape().device, sharers);
         Pipeline {
+            lengths,
             config: config.clone(),
             memory: Arc::new(Mutex::new(memory)),
             writer,
@@ -154,7 +165,8 @@ impl Pipeline {
         self.running = if self.config.serial {
             Running::Inline(stages, Some((pass, batches)))
         } else {
-            let ahead = Ahead { plans: self.config.queue_max, staleness: self.staleness };
+            let (plans, lengths) = (self.config.queue_max, self.lengths.clone());
+            let ahead = Ahead { plans, lengths, staleness: self.staleness };
             Running::Ahead(Workers::start(*stages, self.memory.clone(), pass, batches, ahead, &self.timeline))
         };
     }
@@ -174,7 +186,7 @@ impl Pipeline {
                 }
                 batches.next().map(|batch| stages.make(pass, batch, &self.memory, &mut self.timeline)).transpose()?
             }
-            Running::Ahead(workers) => workers.next_batch().transpose()?,
+            Running::Ahead(workers) => workers.next_batch(&mut self.timeline).transpose()?,
             _ => None,
         };
         match &next {
@@ -201,6 +213,7 @@ impl Pipeline {
     pub fn commit_state(&mut self, batch: &ReadyBatch, embedded: &Embedded, model: &dyn Model) -> Result<()> {
         let rows = if self.staleness > 0 { CommitRows::ReadAgain } else { CommitRows::AsRead };
         if let Running::Ahead(workers) = &self.running {
+            self.lengths.note_peak();
             workers.committing();
         }
         self.writer.commit(&self.memory, batch, embedded, model, (rows, self.peers.as_ref()))?;
@@ -261,6 +274,11 @@ impl Pipeline {
     /// The stages' times.
     pub fn timeline(&mut self) -> &mut Timeline {
         &mut self.timeline
+    }
+
+    /// How many items the queues between stages may hold, and what became of that.
+    pub fn queue_lengths(&self) -> &QueueLengths {
+        &self.lengths
     }
 
     /// Where remote rows came from, in all passes so far.

@@ -10,14 +10,16 @@
 //! has happened, so results are those of the stages run inline. Dropping the workers, in the middle of a pass or after it,
 //! closes the queues and the frontier, and joins; a stage that panicked makes its panic the caller's.
 
+use super::adaptive::{QueueLengths, Sizer};
 use super::event::{BatchPlan, EventStage, Pass};
+use super::footprint::{plan_bytes, ready_bytes};
 use super::frontier::Frontier;
 use super::handover::Handover;
 use super::state::{ReadyBatch, StateReader};
 use crate::device;
 use crate::error::Result;
 use crate::memory::NodeMemory;
-use crate::queue::{self, Gauge, Receiver, Sender};
+use crate::queue::{Gauge, Receiver, Sender};
 use crate::stats::{self, Seen, Stage, Stall, Timeline};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -64,10 +66,11 @@ pub struct Workers {
 }
 
 /// How a pass is run.
-#[derive(Clone, Copy, Debug)]
 pub struct Ahead {
-    /// Plans that may wait for the state stage.
+    /// Plans that may ever wait for the state stage.
     pub plans: usize,
+    /// How many may wait now.
+    pub lengths: QueueLengths,
     /// Batches that a state read may be behind the commit it would see in order.
     pub staleness: usize,
 }
@@ -82,24 +85,27 @@ impl Workers {
         ahead: Ahead,
         timeline: &Timeline,
     ) -> Workers {
-        let (plan_sender, plan_receiver) = queue::bounded(ahead.plans);
-        let (ready_sender, ready_receiver) = queue::bounded(1 + ahead.staleness);
+        let (plan_sender, plan_receiver, plan_sizer) = ahead.lengths.open(stats::Queue::Plans, ahead.plans);
+        let (ready_sender, ready_receiver, ready_sizer) =
+            ahead.lengths.open(stats::Queue::Batches, 1 + ahead.staleness);
         let (plans, readies) = (plan_sender.gauge(), ready_sender.gauge());
         let frontier = Arc::new(Frontier::default());
         let training = pass.is_training();
         let Stages { event, reader } = stages;
         let times = timeline.twin();
-        let event = spawn(Stage::Event, move || plan_all(event, &pass, batches, plan_sender, times));
+        let event = spawn(Stage::Event, move || plan_all(event, &pass, batches, (plan_sender, plan_sizer), times));
         let (times, commits) = (timeline.twin(), frontier.clone());
         let handover = Arc::new(Handover::new(super::lock(&memory).shape().device));
         let see = See { commits, handover: handover.clone(), staleness: ahead.staleness, training };
-        let state = spawn(Stage::State, move || read_all(reader, &memory, see, (plan_receiver, ready_sender), times));
+        let queues = (plan_receiver, ready_sender, ready_sizer);
+        let state = spawn(Stage::State, move || read_all(reader, &memory, see, queues, times));
         Workers { ready: Some(ready_receiver), frontier, handover, event, state, plans, readies }
     }
 
     /// The next ready batch; `None` after the last, or if a worker panicked.
-    pub fn next_batch(&mut self) -> Option<Result<ReadyBatch>> {
-        let batch = self.ready.as_mut()?.recv()?;
+    pub fn next_batch(&mut self, times: &mut Timeline) -> Option<Result<ReadyBatch>> {
+        let ready = self.ready.as_mut()?;
+        let batch = times.wait(Stage::Gradient, Stall::Empty, || ready.recv())?;
         if let Ok(batch) = &batch {
             self.handover.take_over(batch);
         }
@@ -127,15 +133,8 @@ impl Workers {
         let (reader, state_times) = self.state.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         timeline.merge(event_times);
         timeline.merge(state_times);
-        let nanos = std::time::Duration::from_nanos;
         timeline.add_queue(stats::Queue::Plans, &self.plans.stats());
         timeline.add_queue(stats::Queue::Batches, &self.readies.stats());
-        for (queue, from, to) in
-            [(self.plans.stats(), Stage::Event, Stage::State), (self.readies.stats(), Stage::State, Stage::Gradient)]
-        {
-            timeline.add_stall(from, Stall::Full, nanos(queue.full_ns));
-            timeline.add_stall(to, Stall::Empty, nanos(queue.empty_ns));
-        }
         Stages { event, reader }
     }
 
@@ -164,12 +163,13 @@ fn plan_all(
     mut event: EventStage,
     pass: &Pass,
     batches: Range<usize>,
-    mut plans: Sender<BatchPlan>,
+    (mut plans, mut sizer): (Sender<BatchPlan>, Sizer<BatchPlan>),
     mut times: Timeline,
 ) -> (EventStage, Timeline) {
     for batch in batches {
         let plan = times.time(Stage::Event, batch, || event.plan(pass, batch));
-        if plans.send(plan).is_err() {
+        sizer.passes(|| plan_bytes(&plan));
+        if times.wait(Stage::Event, Stall::Full, || plans.send(plan).is_err()) {
             break;
         }
     }
@@ -188,13 +188,13 @@ fn read_all(
     mut reader: StateReader,
     memory: &Mutex<NodeMemory>,
     see: See,
-    (mut plans, mut ready): (Receiver<BatchPlan>, Sender<Result<ReadyBatch>>),
+    (mut plans, mut ready, mut sizer): (Receiver<BatchPlan>, Sender<Result<ReadyBatch>>, Sizer<Result<ReadyBatch>>),
     mut times: Timeline,
 ) -> (StateReader, Timeline) {
     see.handover.own_stream();
     let first = super::lock(memory).commits();
     let mut before = 0usize; // batches of this run whose commits come before the one at hand
-    while let Some(plan) = plans.recv() {
+    while let Some(plan) = times.wait(Stage::State, Stall::Empty, || plans.recv()) {
         let batch = plan.batch;
         let prepared = times.time(Stage::State, batch, || reader.prepare(plan));
         let may_read =
@@ -217,7 +217,8 @@ fn read_all(
             batch
         });
         let failed = read.is_err();
-        if ready.send(read).is_err() || failed {
+        sizer.passes(|| read.as_ref().map_or(0, ready_bytes));
+        if times.wait(Stage::State, Stall::Full, || ready.send(read).is_err()) || failed {
             break;
         }
         before += 1;

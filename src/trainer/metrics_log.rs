@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: one JSON object a line, for every logged batch, epoch, evaluation and adaptation.
 //!
 //! A checkpoint stores the byte offset reached; a resumed run cuts the file there, so that no batch is listed twice and the
-//! file equals that of a run that was never interrupted.
+//! file equals that of a run that was never interrupted, but for what goes by the clock: seconds, and adaptations to them.
 //!
 //! Invariants: [`MetricsLog::offset`] counts every byte of the lines appended; after [`MetricsLog::sync`] they are durable.
 //! Figures keep their full precision. JSON has no NaN and no infinity: they are `null`.

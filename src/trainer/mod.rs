@@ -9,6 +9,7 @@ mod calibrate;
 pub mod checkpoint;
 mod commits;
 pub mod config;
+pub mod distance;
 pub mod durable;
 mod family;
 mod history;
@@ -143,6 +144,7 @@ impl Trainer {
             self.pipeline.timeline().add(Stage::Gradient, number, backward);
 
             self.sync_batch(&batch, &scored, rows.as_ref())?;
+            self.log_queue_lengths()?;
             if self.pause_after(number + 1)? == EpochEnd::OutOfTime {
                 self.owners = self.passes.train(self.history.epoch).owners_after(number + 1);
                 return Ok(EpochEnd::OutOfTime);

@@ -105,18 +105,6 @@ impl Trainer {
     }
 }
 
-/// What stages wait for.
-const STAGES: [Purpose; 8] = [
-    Purpose::Fetch,
-    Purpose::Delegate,
-    Purpose::DelegateGradient,
-    Purpose::Commit,
-    Purpose::Sync,
-    Purpose::Feature,
-    Purpose::Gradient,
-    Purpose::Migration,
-];
-
 /// What one rank counted for the summary.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Account {
@@ -146,7 +134,7 @@ impl Account {
     fn of(trainer: &Trainer) -> Account {
         let (ledger, crossed) = (trainer.comm.ledger(), trainer.pipeline.crossed());
         let sum = |of: fn(&crate::comms::Account) -> std::time::Duration| -> f64 {
-            STAGES.iter().map(|&purpose| of(&trainer.trained.of(purpose)).as_secs_f64()).sum()
+            Purpose::OF_BATCHES.iter().map(|&purpose| of(&trainer.trained.of(purpose)).as_secs_f64()).sum()
         };
         let sent = |purpose: Purpose| {
             let account = ledger.of(purpose);
@@ -237,7 +225,7 @@ impl Account {
         };
         let waited = |account: &Account| {
             let of = |&purpose: &Purpose| account.training.of(purpose).waited.as_secs_f64();
-            STAGES.iter().filter(|&&purpose| purpose != Purpose::Gradient).map(of).sum::<f64>()
+            Purpose::OF_BATCHES.iter().filter(|&&purpose| purpose != Purpose::Gradient).map(of).sum::<f64>()
         };
         let seconds = accounts.iter().map(waited).sum::<f64>() / accounts.len().max(1) as f64;
         summary::CommTraining {

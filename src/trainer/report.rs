@@ -1,6 +1,7 @@
 //! The summary of a run, from what its parts counted.
 
 use super::Trainer;
+use super::distance::Baseline;
 use super::ranks::Account;
 use super::summary::{self, Summary};
 use crate::device;
@@ -47,11 +48,7 @@ impl Trainer {
                 synthetic: meta.synthetic,
                 hash: self.stream.hash(),
             },
-            splits: summary::Splits {
-                train: self.split.train.len() as u64,
-                val: self.split.val.len() as u64,
-                test: self.split.test.len() as u64,
-            },
+            splits: self.splits(),
             val: Some(val.clone()),
             test: Some(test.clone()),
             epochs: epochs.iter().map(epoch).collect(),
@@ -70,6 +67,32 @@ impl Trainer {
             partition: self.partition(),
             ..Summary::default()
         })
+    }
+
+    /// Events in each split.
+    fn splits(&self) -> summary::Splits {
+        summary::Splits {
+            train: self.split.train.len() as u64,
+            val: self.split.val.len() as u64,
+            test: self.split.test.len() as u64,
+        }
+    }
+
+    /// Refuses a run to compare with that is of other events than this one.
+    ///
+    /// # Errors
+    /// As [`Baseline::check`].
+    pub fn check_baseline(&self, baseline: &Baseline) -> Result<()> {
+        baseline.check(&self.config, &self.stream.hash(), self.splits())
+    }
+
+    /// Puts the distance from a baseline into this run's summary, in its folder too.
+    ///
+    /// # Errors
+    /// What the run folder's disk refuses.
+    pub fn compare(&mut self, summary: &mut Summary, baseline: &Baseline) -> Result<()> {
+        summary.distance = Some(baseline.distance_of(summary));
+        self.write_summary(summary)
     }
 
     fn partition(&self) -> summary::Partition {
@@ -109,7 +132,8 @@ impl Trainer {
                 sent: stats.sent,
                 full_s: stats.full_ns as f64 / 1e9,
                 empty_s: stats.empty_ns as f64 / 1e9,
-                resized: 0,
+                resized: stats.resized,
+                limit: stats.limit,
             }
         };
         Queue::ALL.into_iter().filter(|&queue| times.queue(queue).sent > 0).map(of).collect()
@@ -130,6 +154,7 @@ impl Trainer {
             full_s: times.stall(stage, Stall::Full).as_secs_f64(),
             empty_s: times.stall(stage, Stall::Empty).as_secs_f64(),
             hazard_s: times.stall(stage, Stall::Hazard).as_secs_f64(),
+            network_s: times.stall(stage, Stall::Network).as_secs_f64(),
         };
         Stage::ALL.into_iter().map(stage).collect()
     }

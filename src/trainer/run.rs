@@ -143,6 +143,16 @@ impl Trainer {
         Ok(())
     }
 
+    /// Logs what became of the queues' lengths since the last time.
+    pub(super) fn log_queue_lengths(&mut self) -> Result<()> {
+        for change in self.pipeline.queue_lengths().take_changes() {
+            let mut record = change.record();
+            (record["epoch"], record["batch"]) = (json!(self.history.epoch), json!(self.history.batch));
+            self.log("adapt", &record)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn log(&mut self, kind: &str, record: &serde_json::Value) -> Result<()> {
         match self.run.as_mut().and_then(|run| run.metrics.as_mut()) {
             Some(metrics) => Ok(metrics.append(kind, record)?),

@@ -47,6 +47,7 @@ impl Trainer {
             each(&*self.model, &z, &batch)?;
             events += batch.plan.all.len() as u64;
             self.advance_bar(events, None);
+            self.log_queue_lengths()?;
         }
         self.close_bar();
         Ok(())

@@ -3,6 +3,7 @@
 //! Names are part of the interface: more may be added, none renamed or dropped. What a run did not do is zero, an empty list
 //! or `null`, never left out, but for the optional parts that say so; what an older program did not write reads as such.
 
+use super::distance::Distance;
 use super::node_task::NodeClassification;
 use crate::eval::SplitMetrics;
 use serde::{Deserialize, Serialize};
@@ -67,6 +68,9 @@ pub struct Summary {
     /// The GPU; left out without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
+    /// How far the run is from its baseline; left out without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distance: Option<Distance>,
 }
 
 /// The event stream of a run.
@@ -292,6 +296,8 @@ pub struct Queue {
     pub empty_s: f64,
     /// How often its capacity changed.
     pub resized: u64,
+    /// Its capacity at the end.
+    pub limit: u64,
 }
 
 /// A stage of the pipeline.
@@ -310,6 +316,8 @@ pub struct Stage {
     pub empty_s: f64,
     /// While a commit that it must see had not happened.
     pub hazard_s: f64,
+    /// While a message from another rank was not there.
+    pub network_s: f64,
 }
 
 /// How many training batches read something k batches older than in order, by k.
@@ -352,7 +360,8 @@ mod tests {
         sync{done, skipped, open, closed, rows, rows_skipped, drift_mean, drift_max, drift_histogram, staleness_histogram},
         replay{events, pruned_lossless, pruned_lossy}, partition{cut_share, balance, migrations, rows_migrated},
         gradient{mode, exchanges, forced, divergence_max, staleness_max}, queues[{name, min, max, mean, resized}],
-        stages[{name, busy_s, wait_s}], staleness{state, parameters}, gpu{utilisation, memory_peak_bytes}";
+        stages[{name, busy_s, wait_s, full_s, empty_s, hazard_s, network_s}], staleness{state, parameters}, gpu{utilisation, memory_peak_bytes},
+        distance{val_ap, test_ap, loss, bytes_total, seconds}";
 
     fn full() -> Summary {
         let links = LinkMetrics { ap: 0.1 + 0.2, auc: 0.9, ap_batch_mean: 0.8, auc_batch_mean: 0.7 };
@@ -366,6 +375,7 @@ mod tests {
             queues: vec![Queue::default()],
             stages: vec![Stage::default()],
             gpu: Some(Gpu::default()),
+            distance: Some(Distance::default()),
             ..Summary::default()
         }
     }
@@ -411,7 +421,7 @@ mod tests {
         let written = serde_json::to_value(Summary::default()).expect("json");
         assert_eq!(written["comm"]["bytes_total"], json!(0));
         assert_eq!((&written["val"], &written["queues"]), (&Value::Null, &json!([])));
-        assert!(written.get("gpu").is_none());
+        assert!(written.get("gpu").is_none() && written.get("distance").is_none());
     }
 
     #[test]

@@ -118,6 +118,7 @@ impl Trainer {
             "stream": self.stream.hash(),
             "history": self.history,
             "metrics_offset": metrics_offset,
+            "queue_lengths": self.pipeline.queue_lengths().in_force(),
             "optimizer_steps": self.sync.stage().optimizer().steps(),
             "best_epoch": self.best.as_ref().map(|best| best.epoch),
         });
@@ -151,6 +152,9 @@ impl Trainer {
         let own_steps = archive.get("optimizer.steps")?;
         let own_steps = own_steps.values::<u64>().ok_or_else(|| damaged("optimizer.steps", "holds no u64 values"))?;
         self.sync.stage_mut().optimizer_mut().restore(steps, own_steps, &first, &second)?;
+        if let Ok(lengths) = serde_json::from_value(archive.meta["queue_lengths"].clone()) {
+            self.pipeline.queue_lengths().restore(lengths);
+        }
         let pass = self.passes.train(self.history.epoch);
         self.best = match archive.meta["best_epoch"].as_u64() {
             Some(epoch) => {

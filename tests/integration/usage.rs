@@ -2,7 +2,7 @@
 
 use crate::command::Workspace;
 
-const COMMANDS: [&str; 6] = ["train", "eval", "inspect", "convert", "generate", "bench"];
+const COMMANDS: [&str; 7] = ["train", "eval", "inspect", "convert", "generate", "sweep", "bench"];
 
 #[test]
 fn every_command_has_help_with_an_example() {

@@ -5,7 +5,7 @@ pub mod queue;
 
 #[cfg(all(test, loom))]
 mod tests {
-    use super::queue::bounded;
+    use super::queue::{bounded, bounded_at};
     use loom::sync::Arc;
     use loom::thread;
 
@@ -69,6 +69,44 @@ mod tests {
             gauge.set_limit(2);
             producer.join().unwrap();
             assert_eq!((receiver.recv(), receiver.recv()), (Some(0), Some(1)));
+        });
+    }
+
+    /// A bound that goes down and up again at any moments loses nothing and strands nobody.
+    #[test]
+    fn bound_moves() {
+        model(|| {
+            let (mut sender, mut receiver) = bounded_at(2, 2);
+            let gauge = sender.gauge();
+            let producer = thread::spawn(move || {
+                for i in 0..3 {
+                    sender.send(i).expect("open");
+                }
+            });
+            gauge.set_limit(1);
+            assert_eq!(receiver.recv(), Some(0));
+            gauge.set_limit(2);
+            assert_eq!((receiver.recv(), receiver.recv(), receiver.recv()), (Some(1), Some(2), None));
+            producer.join().unwrap();
+        });
+    }
+
+    /// A lowered bound makes the sender wait for it: what follows is sent only once the queue is as short.
+    #[test]
+    fn bound_is_lowered() {
+        model(|| {
+            let (mut sender, mut receiver) = bounded_at(2, 2);
+            let gauge = sender.gauge();
+            sender.send(0).expect("room");
+            sender.send(1).expect("room");
+            gauge.set_limit(1);
+            let watched = sender.gauge();
+            let producer = thread::spawn(move || {
+                sender.send(2).expect("open");
+                assert!(watched.len() <= 1, "more in flight than the bound");
+            });
+            assert_eq!((receiver.recv(), receiver.recv(), receiver.recv()), (Some(0), Some(1), Some(2)));
+            producer.join().unwrap();
         });
     }
 }
