@@ -72,6 +72,8 @@ pub struct Span {
     pub start: Duration,
     /// How long.
     pub length: Duration,
+    /// Whether it is an exchange that was under way while the stages worked, `batch` the last batch in it.
+    pub in_flight: bool,
 }
 
 /// What a stage reads that an earlier batch wrote.
@@ -125,7 +127,15 @@ impl Timeline {
         let length = start.elapsed();
         self.busy[stage as usize] += length;
         if let Some(spans) = &mut self.spans {
-            spans.push(Span { stage, batch, start: start - self.origin, length });
+            spans.push(Span { stage, batch, start: start - self.origin, length, in_flight: false });
+        }
+    }
+
+    /// An exchange of gradients has been under way since `start`, up to those of `batch`; nobody's time.
+    pub fn add_exchange(&mut self, batch: usize, start: Instant) {
+        if let Some(spans) = &mut self.spans {
+            let (start, length) = (start - self.origin, start.elapsed());
+            spans.push(Span { stage: Stage::Sync, batch, start, length, in_flight: true });
         }
     }
 
@@ -202,18 +212,22 @@ impl Timeline {
         self.spans.as_deref().unwrap_or_default()
     }
 
-    /// The spans as a Chrome trace (`chrome://tracing`, Perfetto): one row a stage, times in microseconds.
+    /// The spans as a Chrome trace (`chrome://tracing`, Perfetto): one row a stage and one for exchanges under way, times in
+    /// microseconds.
     pub fn chrome_trace(&self) -> serde_json::Value {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let rows = Stage::ALL.map(Stage::name).into_iter().chain(["exchange"]);
         let event = |span: &Span| {
+            let (row, name) = if span.in_flight { (4, "exchange") } else { (span.stage as usize, span.stage.name()) };
             serde_json::json!({
-                "ph": "X", "pid": 0, "tid": span.stage as usize, "cat": span.stage.name(),
-                "name": format!("{} {}", span.stage.name(), span.batch), "args": { "batch": span.batch },
+                "ph": "X", "pid": 0, "tid": row, "cat": name,
+                "name": format!("{name} {}", span.batch), "args": { "batch": span.batch },
                 "ts": micros(span.start), "dur": micros(span.length),
             })
         };
-        let name = |stage: Stage| serde_json::json!({ "ph": "M", "pid": 0, "tid": stage as usize, "name": "thread_name", "args": { "name": stage.name() } });
-        let names = Stage::ALL.into_iter().map(name);
+        let names = rows.enumerate().map(|(row, name)| {
+            serde_json::json!({ "ph": "M", "pid": 0, "tid": row, "name": "thread_name", "args": { "name": name } })
+        });
         serde_json::json!({ "traceEvents": names.chain(self.spans().iter().map(event)).collect::<Vec<_>>() })
     }
 }

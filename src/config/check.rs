@@ -36,6 +36,7 @@ impl Config {
         checks.boundary()?;
         checks.replay()?;
         checks.calibration()?;
+        checks.gradient()?;
         checks.later_releases()
     }
 
@@ -304,10 +305,28 @@ impl Checks<'_> {
             "set a number from 0.5 to 86400; 60 is usual",
         )?;
         self.refuse(
-            !(1 << 10..=1 << 30).contains(&comm.bucket_bytes.0),
+            comm.bucket_bytes.0 != 0 && !(1 << 10..=1 << 30).contains(&comm.bucket_bytes.0),
             "comm.bucket_bytes",
             "a message of that size is no use",
-            "set a size from \"1KiB\" to \"1GiB\"; \"1MiB\" is usual",
+            "set a size from \"1KiB\" to \"1GiB\", or 0 for one message; \"1MiB\" is usual",
+        )
+    }
+
+    fn gradient(&self) -> Check {
+        let gradient = &self.config.gradient;
+        self.at_least_one(gradient.period as usize, "gradient.period", "the number of batches of an exchange")?;
+        self.refuse_beside(
+            gradient.period > gradient.max_staleness.max(1),
+            "gradient.period",
+            &["gradient.max_staleness"],
+            format!("the first batch of an exchange would be older than {}", gradient.max_staleness),
+            format!("set {} or less, or a larger gradient.max_staleness", gradient.max_staleness.max(1)),
+        )?;
+        self.refuse(
+            gradient.divergence_bound.is_nan() || gradient.divergence_bound <= 0.0,
+            "gradient.divergence_bound",
+            "ranks that step apart are never at no distance from their mean",
+            "set a number above 0 (0.02 is usual); inf forces nothing",
         )
     }
 
@@ -386,7 +405,6 @@ const MOST_STALE: u32 = 16;
 
 /// Tables or keys that must hold their defaults, and what they belong to.
 const LATER: &[(&str, &str)] = &[
-    ("gradient", "asynchronous exchange of gradients"),
     ("pipeline.queue_min", "queues that size themselves"),
     ("pipeline.adapt_every_s", "queues that size themselves"),
 ];

@@ -4,6 +4,7 @@ mod family;
 mod family_oracle;
 mod npz;
 mod oracle;
+mod racom;
 mod ranks;
 mod replay;
 mod stale;
