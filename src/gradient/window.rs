@@ -77,9 +77,54 @@ pub fn agreement(total: f64, norms: impl Iterator<Item = f64>) -> f64 {
     if pairs <= 1e-12 * squares { 0.0 } else { ((total * total - squares) / pairs).clamp(-1.0, 1.0) }
 }
 
+/// By how much the second moment of an adaptive optimizer is too large, as a factor of its root.
+///
+/// The others' contributions of `batches` batches come into one step, the rest are the rank's own alone. Their mean over steps
+/// is an all-reduce's gradient, but the mean of their squares is not, in so far as contributions point one way; a step divided
+/// by its root would be that much shorter than an all-reduce's. With mean square `s` of the common part of a contribution and
+/// `n` of the rest, `agreement` of sums of `batches` batches is `s / (s + n / batches)`. 1 if each batch is exchanged by itself.
+pub fn second_moment_excess(ranks: usize, batches: f64, agreement: f64) -> f64 {
+    let (ranks, agreement) = (ranks as f64, agreement.clamp(0.0, 1.0));
+    let (common, rest) = (agreement, batches * (1.0 - agreement));
+    let of = |contributions: f64| contributions * contributions * common + contributions * rest;
+    if batches <= 1.0 {
+        return 1.0;
+    }
+    (((batches - 1.0) * of(1.0) + of(1.0 + (ranks - 1.0) * batches)) / (batches * of(ranks))).sqrt()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Contributions drawn with a common part and noise: the mean squares' ratio is what is said.
+    #[test]
+    fn the_second_moments_excess_is_that_of_drawn_gradients() {
+        let mut word = 9u64;
+        let mut uniform = || {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (word >> 11) as f64 / (1u64 << 53) as f64 - 0.5
+        };
+        for (ranks, batches, spread) in [(4, 8, 1.0), (2, 4, 6.0), (3, 5, 0.1)] {
+            let (mut lumps, mut sums) = (0.0, 0.0);
+            for _ in 0..20_000 {
+                let mut draw = |count: usize| (0..count).map(|_| 1.0 + spread * uniform()).sum::<f64>();
+                for batch in 0..batches {
+                    let own = draw(1);
+                    let others = if batch == 0 { draw((ranks - 1) * batches) } else { 0.0 };
+                    lumps += (own + others).powi(2);
+                    sums += draw(ranks).powi(2);
+                }
+            }
+            let (common, rest) = (1.0, spread * spread / 12.0);
+            let agreement = common / (common + rest / batches as f64);
+            let said = second_moment_excess(ranks, batches as f64, agreement);
+            let drawn = f64::sqrt(lumps / sums);
+            assert!((said / drawn - 1.0).abs() < 0.02, "{ranks} {batches} {spread}: {said} {drawn}");
+        }
+        assert_eq!(second_moment_excess(4, 1.0, 0.3), 1.0);
+        assert_eq!(second_moment_excess(4, 8.0, 0.0), 1.0);
+    }
 
     #[test]
     fn what_is_said_reads_back_and_what_is_cut_does_not() {

@@ -20,7 +20,8 @@
 //! - A full sync leaves equal parameters and moments: all windows are exchanged, the rest is applied, the mean is taken.
 //! - With `max_staleness = 0` each batch waits for all of its contributions: an all-reduce, but for rounding.
 //!
-//! Moments are each rank's own between full syncs. There is no thread for the exchange: the thread that owns MPI carries the
+//! Moments are each rank's own between full syncs; the learning rate makes up for what lumps do to the second one
+//! ([`second_moment_excess`]). There is no thread for the exchange: the thread that owns MPI carries the
 //! messages, and sums are moved on when the rank looks, twice a batch. Absent: sums by NCCL, which the host's messages could
 //! not go beside; rolling back (a gradient that is not finite ends the run, which resumes from its latest checkpoint).
 
@@ -31,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::gradient::GradientConfig;
 use crate::gradient::period::{Change, Period};
 use crate::gradient::sketch::{divergence, sketch};
-use crate::gradient::window::{Window, agreement};
+use crate::gradient::window::{Window, agreement, second_moment_excess};
 use crate::stats::Timeline;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -99,6 +100,8 @@ pub struct Controller {
     pub divergence: f64,
     /// Norm of the latest exchange's sum, as of one batch.
     norm: f64,
+    /// Batches of a rank in the latest exchange, on average.
+    window: f64,
 }
 
 /// What the run's log should hold.
@@ -135,6 +138,7 @@ impl Racom {
             staleness_max: 0,
             divergence: 0.0,
             norm: 0.0,
+            window: 0.0,
         };
         let here = vec![0; comm.world()];
         Racom {
@@ -199,6 +203,12 @@ impl Racom {
     /// How many global batches the gradient at hand is as much as: a limit on a batch's gradient is one on so many.
     pub fn global_batches(&self) -> f64 {
         (self.contributions as f64 / self.comm.world() as f64).max(1.0)
+    }
+
+    /// What the learning rate is raised by: others' contributions come in lumps, which Adam's second moment makes too much of.
+    pub fn rate_factor(&self) -> f64 {
+        let Controller { window, period, .. } = &self.controller;
+        second_moment_excess(self.comm.world(), *window, period.agreement())
     }
 
     /// Moves sums on that are under way.
@@ -381,6 +391,7 @@ impl Racom {
         let batches = windows.iter().map(Window::batches).sum::<usize>() as f64 / windows.len() as f64;
         if batches > 0.0 {
             self.controller.norm = norm / batches;
+            self.controller.window = batches;
         }
         while self.told < self.oldest_missing() {
             let loss = self.losses.pop_front().expect("all ranks have told of it");

@@ -43,7 +43,7 @@ pub struct SyncStage {
     exchanges: u64,
     /// The sum of the batch's gradients from an index on, if it is under way.
     early: Option<(i64, FlatSum)>,
-    racom: Option<Racom>,
+    racom: Option<Box<Racom>>,
 }
 
 /// What one rank says of a batch beside its gradient.
@@ -86,17 +86,17 @@ impl SyncStage {
     /// The same, exchanging gradients as configured.
     pub fn exchanging(self, config: &GradientConfig) -> SyncStage {
         let apart = config.mode == GradientMode::Racom && self.comm.world() > 1;
-        SyncStage { racom: apart.then(|| Racom::new(config, self.comm.clone())), ..self }
+        SyncStage { racom: apart.then(|| Box::new(Racom::new(config, self.comm.clone()))), ..self }
     }
 
     /// The asynchronous exchange, where that is the mode.
     pub fn racom(&self) -> Option<&Racom> {
-        self.racom.as_ref()
+        self.racom.as_deref()
     }
 
     /// As [`SyncStage::racom`].
     pub fn racom_mut(&mut self) -> Option<&mut Racom> {
-        self.racom.as_mut()
+        self.racom.as_deref_mut()
     }
 
     /// Uses the time until a batch's gradient is complete: starts to sum what is, of [`SyncStage::exchange`] to come.
@@ -198,7 +198,7 @@ impl SyncStage {
 
     /// Under RaCoM: what has happened since the last call.
     pub fn take_news(&mut self) -> Vec<News> {
-        self.racom.as_mut().map(Racom::take_news).unwrap_or_default()
+        self.racom.as_mut().map(|racom| racom.take_news()).unwrap_or_default()
     }
 
     /// One optimizer step, after clipping; zeroes the gradient.
@@ -206,12 +206,13 @@ impl SyncStage {
     /// * `total`: steps that the run is planned to take, for the learning rate's schedule.
     pub fn step(&mut self, parameters: &mut Parameters, total: u64) {
         if let Some(longest) = self.clip_norm {
-            let batches = self.racom.as_ref().map_or(1.0, Racom::global_batches);
+            let batches = self.racom.as_ref().map_or(1.0, |racom| racom.global_batches());
             clip_norm(parameters, longest * batches);
         }
         let rate = |schedule: LrSchedule| schedule.rate(self.lr, self.optimizer.steps(), total);
         let lr = self.schedule.map_or(self.lr, rate);
-        self.optimizer.step(parameters, lr);
+        let lumps = self.racom.as_ref().map_or(1.0, |racom| racom.rate_factor());
+        self.optimizer.step(parameters, lr * lumps);
         parameters.zero_grads();
     }
 
