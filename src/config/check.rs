@@ -404,7 +404,5 @@ impl Checks<'_> {
 const MOST_STALE: u32 = 16;
 
 /// Tables or keys that must hold their defaults, and what they belong to.
-const LATER: &[(&str, &str)] = &[
-    ("pipeline.queue_min", "queues that size themselves"),
-    ("pipeline.adapt_every_s", "queues that size themselves"),
-];
+const LATER: &[(&str, &str)] =
+    &[("pipeline.queue_min", "queues that size themselves"), ("pipeline.adapt_every_s", "queues that size themselves")];

@@ -16,6 +16,8 @@ pub struct Window {
     pub out_of_time: bool,
     /// Euclidean norm of the sum.
     pub norm: f64,
+    /// Sum of the drifts that the rank found in copies of rows, and of how many.
+    pub drift: (f64, f64),
     /// The rank's share of each batch's loss.
     pub losses: Vec<f64>,
     /// Which parameters have a gradient in the sum.
@@ -35,7 +37,7 @@ impl Window {
         let flags = u64::from(self.stop) | u64::from(self.out_of_time) << 1;
         let head = [self.first as u64, self.end as u64, flags, self.took_part.len() as u64];
         let mut bytes: Vec<u8> = bytemuck::cast_slice(&head).to_vec();
-        bytes.extend_from_slice(&self.norm.to_ne_bytes());
+        bytes.extend_from_slice(bytemuck::cast_slice(&[self.norm, self.drift.0, self.drift.1]));
         bytes.extend_from_slice(bytemuck::cast_slice(&self.losses));
         bytes.extend(self.took_part.iter().map(|&took_part| u8::from(took_part)));
         bytes.extend_from_slice(bytemuck::cast_slice(&self.sketch));
@@ -48,7 +50,9 @@ impl Window {
         let head: Vec<u64> = bytemuck::allocation::pod_collect_to_vec(head);
         let [first, end, flags, parameters] = head[..] else { return None };
         let (first, end) = (usize::try_from(first).ok()?, usize::try_from(end).ok()?);
-        let (norm, rest) = rest.split_at_checked(8)?;
+        let (measured, rest) = rest.split_at_checked(24)?;
+        let measured: Vec<f64> = bytemuck::allocation::pod_collect_to_vec(measured);
+        let [norm, drift, copies] = measured[..] else { return None };
         let (losses, rest) = rest.split_at_checked(end.checked_sub(first)?.checked_mul(8)?)?;
         let (took_part, sketch) = rest.split_at_checked(usize::try_from(parameters).ok()?)?;
         if sketch.len() % 4 != 0 {
@@ -59,7 +63,8 @@ impl Window {
             end,
             stop: flags & 1 != 0,
             out_of_time: flags & 2 != 0,
-            norm: f64::from_ne_bytes(norm.try_into().ok()?),
+            norm,
+            drift: (drift, copies),
             losses: bytemuck::allocation::pod_collect_to_vec(losses),
             took_part: took_part.iter().map(|&took_part| took_part != 0).collect(),
             sketch: bytemuck::allocation::pod_collect_to_vec(sketch),
@@ -134,6 +139,7 @@ mod tests {
             stop: true,
             out_of_time: false,
             norm: 0.1 + 0.2,
+            drift: (0.25, 3.0),
             losses: vec![1.0 / 3.0, f64::MIN_POSITIVE, -0.0],
             took_part: vec![true, false, true],
             sketch: vec![1.5, -2.5],
@@ -141,7 +147,7 @@ mod tests {
         let bytes = window.to_bytes();
         assert_eq!(Window::from_bytes(&bytes), Some(window.clone()));
         assert_eq!(window.batches(), 3);
-        for length in [0, 31, 39, 60, bytes.len() - 1] {
+        for length in [0, 31, 39, 55, 76, bytes.len() - 1] {
             assert_eq!(Window::from_bytes(&bytes[..length]), None, "{length}");
         }
         let empty = Window { first: 4, end: 4, out_of_time: true, ..Window::default() };

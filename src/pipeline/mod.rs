@@ -64,6 +64,8 @@ pub struct Pipeline {
     sync: SyncConfig,
     approximates: bool,
     costs: Option<Costs>,
+    /// Batches that may pass before all ranks know of a batch's gradient.
+    gradient_lag: usize,
     crossed: Crossed,
 }
 
@@ -120,8 +122,15 @@ impl Pipeline {
             sync: sync.clone(),
             approximates,
             costs,
+            gradient_lag: 0,
             crossed: Crossed::default(),
         }
+    }
+
+    /// All ranks know of a batch's gradient (see [`Pipeline::tell`]) only so many batches later, so the gate looks that far back.
+    pub fn with_gradient_lag(mut self, batches: usize) -> Pipeline {
+        self.gradient_lag = batches;
+        self
     }
 
     /// Starts a pass at its first batch, from empty memory; one that still runs is ended.
@@ -146,7 +155,7 @@ impl Pipeline {
         self.crossed = self.crossed();
         let staleness = if pass.is_training() && !self.config.serial { self.config.staleness as usize } else { 0 };
         let gated = pass.is_training() && self.sync.gates();
-        let gate = gated.then(|| Gate::new(&self.sync, 2 + staleness, batches.start));
+        let gate = gated.then(|| Gate::new(&self.sync, 2 + staleness + self.gradient_lag, batches.start));
         self.peers = pass.partition.as_ref().map(|partition| {
             let peers = Peers::new(self.comm.clone(), self.passes, Boundary::new(gate));
             stages.reader.begin(peers.clone(), self.me(), partition.clone(), &self.memory);

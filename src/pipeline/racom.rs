@@ -66,6 +66,8 @@ pub struct Racom {
     /// Losses of the batches that not all ranks have told of, from `told` on.
     losses: VecDeque<f64>,
     told: usize,
+    /// Drift of copies that ranks have told of since `told`.
+    drift: (f64, f64),
     /// Sums and messages so far; all ranks make the same ones.
     sums: u64,
     words: u64,
@@ -113,6 +115,8 @@ pub enum News {
         loss: f64,
         /// Norm of the latest exchange's gradient, as of one batch.
         norm: f64,
+        /// Sum of the drifts of copies that the ranks have told of since the batch before, and of how many.
+        drift: (f64, f64),
     },
     /// A full sync.
     Synced {
@@ -156,6 +160,7 @@ impl Racom {
             flight: None,
             losses: VecDeque::new(),
             told: 0,
+            drift: (0.0, 0.0),
             sums: 0,
             words: 0,
             sync_at: None,
@@ -170,7 +175,7 @@ impl Racom {
         self.open = Window { first: batch, end: batch, ..Window::default() };
         self.here.fill(batch);
         (self.sum, self.arrived, self.flight) = (None, None, None);
-        (self.sync_at, self.stop_at) = (None, None);
+        (self.sync_at, self.stop_at, self.drift) = (None, None, (0.0, 0.0));
         self.losses.clear();
         self.news.clear();
     }
@@ -256,6 +261,7 @@ impl Racom {
         open.took_part.resize(parameters.names().count(), false);
         open.took_part.iter_mut().zip(parameters.spans()).for_each(|(took_part, span)| *took_part |= span.took_part);
         open.losses.push(word.loss);
+        open.drift = (open.drift.0 + word.drift.0, open.drift.1 + word.drift.1);
         (open.stop, open.out_of_time) = (open.stop || word.stop, open.out_of_time || word.out_of_time);
         self.position += 1;
         open.end = self.position;
@@ -377,6 +383,7 @@ impl Racom {
     /// Adds up the ranks' shares of losses; batches of which all have told are news.
     fn note(&mut self, windows: &[Window]) {
         for window in windows {
+            self.drift = (self.drift.0 + window.drift.0, self.drift.1 + window.drift.1);
             for (batch, loss) in (window.first..).zip(&window.losses) {
                 let at = batch - self.told;
                 self.losses.resize(self.losses.len().max(at + 1), 0.0);
@@ -396,7 +403,8 @@ impl Racom {
         while self.told < self.oldest_missing() {
             let loss = self.losses.pop_front().expect("all ranks have told of it");
             self.told += 1;
-            self.news.push(News::Batch { loss, norm: self.controller.norm });
+            let drift = std::mem::take(&mut self.drift);
+            self.news.push(News::Batch { loss, norm: self.controller.norm, drift });
         }
         let agreed = self.oldest_missing() + self.max_staleness; // all know by then, or at the full sync that comes before
 
@@ -409,7 +417,7 @@ impl Racom {
         let (stop, out_of_time) =
             (windows.iter().any(|window| window.stop), windows.iter().any(|window| window.out_of_time));
         if stop || out_of_time {
-            self.stop_at.get_or_insert((agreed, Word { loss: 0.0, stop, out_of_time }));
+            self.stop_at.get_or_insert((agreed, Word { stop, out_of_time, ..Word::default() }));
         }
         let first = windows.iter().filter(|window| window.batches() > 0).map(|window| window.first).min();
         if let (Some(first), Some(latest)) = (first, windows.iter().map(|window| window.end).max()) {

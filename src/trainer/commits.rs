@@ -138,9 +138,9 @@ impl Trainer {
         for news in self.sync.stage_mut().take_news() {
             let epoch = self.history.epoch;
             match news {
-                News::Batch { loss, norm } => {
+                News::Batch { loss, norm, drift } => {
                     let batch = self.uncommitted.pop_front().expect("ranks tell of batches in order");
-                    self.record(&batch, norm, Word { loss, ..Word::default() })?;
+                    self.record(&batch, norm, Word { loss, drift, ..Word::default() })?;
                 }
                 News::Synced { batch, reason, divergence } => {
                     let record = json!({ "epoch": epoch, "batch": batch, "reason": reason, "divergence": divergence });

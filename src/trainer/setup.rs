@@ -219,6 +219,10 @@ impl Trainer {
         };
         let history = History::start(passes.train.batches(), train.epochs);
         let pipeline = Pipeline::new(&config.pipeline, stages, writer, memory, &config.sync, comm.clone());
+        let pipeline = match sync.racom() {
+            Some(_) => pipeline.with_gradient_lag(config.gradient.max_staleness as usize),
+            None => pipeline,
+        };
         Ok(Trainer {
             config,
             stream,

@@ -100,7 +100,7 @@ impl Rank {
             let _ = own.get((rank * BATCHES + batch) as i64).fill_(1.0);
             self.parameters.accumulate(&[self.x], &[own]);
             let stop = rank == 2 && habits.stop.is_some_and(|at| batch >= at);
-            let said = Word { loss: 1.0 + batch as f64, stop, out_of_time: false };
+            let said = Word { loss: 1.0 + batch as f64, stop, drift: (0.5, 1.0), ..Word::default() };
             assert!(self.racom.contribute(said, &mut self.parameters, &mut self.times).expect("peers"));
             self.step(batch);
             if let Some((_, noise)) = habits.noise.filter(|&(at, _)| rank == 1 && at == batch) {
@@ -162,6 +162,11 @@ fn check(seen: &[Seen], batches: usize, max_staleness: u32) {
             News::Batch { loss, .. } => Some(*loss),
             _ => None,
         });
+        let drifts = one.news.iter().filter_map(|news| match news {
+            News::Batch { drift, .. } => Some(drift.1),
+            _ => None,
+        });
+        assert_eq!(drifts.sum::<f64>(), (seen.len() * batches) as f64);
         let told: Vec<f64> = (0..batches).map(|batch| seen.len() as f64 * (1.0 + batch as f64)).collect();
         assert_eq!(losses.collect::<Vec<_>>(), told, "each batch's loss, summed over the ranks, in order");
     }

@@ -229,3 +229,27 @@ fn roots_are_delegated_only_if_asked_for() {
         assert_eq!(counts.iter().sum::<u64>() > 0, expected);
     }
 }
+
+/// Replicas and the gate beside it: nobody waits for a norm that is not told, and what is replayed with other weights is corrected.
+#[test]
+fn replay_and_the_gate_go_beside_it() {
+    use crate::setting::Auto;
+    for (tau_cache, eps_grad, staleness) in
+        [(1.0, Auto::Value(0.0), 0), (0.0, Auto::Value(1e9), 0), (0.0, Auto::Auto, 2), (1.0, Auto::Value(1e9), 0)]
+    {
+        for serial in [false, true] {
+            let mut config = racom(2, 4);
+            (config.dependency.tau_cache, config.sync.eps_grad) = (Auto::Value(tau_cache), eps_grad);
+            (config.pipeline.staleness, config.pipeline.serial) = (if serial { 0 } else { staleness }, serial);
+            let ends = on_ranks(&config, 3, |mut trainer| {
+                trainer.train_epoch().expect("trains");
+                (bits(&trainer), trainer.history.batch, trainer.pipeline.crossed())
+            });
+            assert!(ends.iter().all(|end| (&end.0, end.1) == (&ends[0].0, ends[0].1)));
+            let closed: u64 = ends.iter().map(|end| end.2.closed).sum();
+            assert_eq!(closed > 0, eps_grad != Auto::Value(0.0), "{tau_cache} {eps_grad:?}");
+            let gates: Vec<_> = ends.iter().map(|end| (end.2.open, end.2.closed, end.2.refreshed)).collect();
+            assert!(gates.iter().all(|gate| *gate == gates[0]), "all gates alike: {gates:?}");
+        }
+    }
+}
