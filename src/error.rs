@@ -125,6 +125,19 @@ pub enum Error {
         what: &'static str,
     },
 
+    /// The same while ranks step apart (`gradient.mode = "racom"`): they stand at different batches.
+    #[error(
+        "the {what} is not finite in epoch {epoch}, batch {batch}; the latest checkpoint is kept, try a smaller train.lr or set train.clip_norm"
+    )]
+    NonFiniteApart {
+        /// The epoch, from 1.
+        epoch: u32,
+        /// The batch within the epoch, from 0.
+        batch: usize,
+        /// "loss" or "gradient".
+        what: &'static str,
+    },
+
     /// Ended by a signal after a checkpoint.
     #[error("stopped on request in epoch {epoch} after {batch} batches; go on with: tidemill train --resume {}", run.display())]
     Stopped {

@@ -115,6 +115,8 @@ pub enum Doing {
     Batch(usize),
     /// Nothing, for this cause.
     Waiting(Stall),
+    /// No work: an exchange was under way while the stages worked, with this batch as its last.
+    InFlight(usize),
 }
 
 /// Waits shorter than this are counted, but left out of traces.
@@ -175,6 +177,11 @@ impl Timeline {
         self.busy[stage as usize] += length.saturating_sub(waited);
     }
 
+    /// An exchange of gradients has been under way since `start`, up to those of `batch`; nobody's time.
+    pub fn add_exchange(&mut self, batch: usize, start: Instant) {
+        self.keep(Stage::Sync, Doing::InFlight(batch), start, start.elapsed());
+    }
+
     /// Books this thread's waits for messages on a stage's account; how long those from `start` on were.
     fn book_messages(&mut self, stage: Stage, start: Instant) -> Duration {
         WAITS.with_borrow_mut(|waits| {
@@ -205,7 +212,7 @@ impl Timeline {
     }
 
     fn keep(&mut self, stage: Stage, what: Doing, start: Instant, length: Duration) {
-        let shown = matches!(what, Doing::Batch(_)) || length >= SHORTEST_SPAN;
+        let shown = !matches!(what, Doing::Waiting(_)) || length >= SHORTEST_SPAN;
         if let Some(spans) = self.spans.as_mut().filter(|_| shown) {
             spans.push(Span { stage, what, start: start.saturating_duration_since(self.origin), length });
         }
@@ -271,25 +278,30 @@ impl Timeline {
         self.spans.as_deref().unwrap_or_default()
     }
 
-    /// The spans as a Chrome trace (`chrome://tracing`, Perfetto): one row a stage, times in microseconds. Waits are of the
-    /// category `wait` and named after their cause.
+    /// The spans as a Chrome trace (`chrome://tracing`, Perfetto): one row a stage and one for exchanges under way, times in
+    /// microseconds. Waits are of the category `wait` and named after their cause.
     pub fn chrome_trace(&self) -> serde_json::Value {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let rows = Stage::ALL.map(Stage::name).into_iter().chain(["exchange"]);
         let event = |span: &Span| {
-            let (category, name, arguments) = match span.what {
+            let (row, category, name, arguments) = match span.what {
                 Doing::Batch(batch) => {
                     let name = format!("{} {batch}", span.stage.name());
-                    (span.stage.name(), name, serde_json::json!({ "batch": batch }))
+                    (span.stage as usize, span.stage.name(), name, serde_json::json!({ "batch": batch }))
                 }
-                Doing::Waiting(stall) => ("wait", stall.name().to_owned(), serde_json::json!({})),
+                Doing::Waiting(stall) => (span.stage as usize, "wait", stall.name().to_owned(), serde_json::json!({})),
+                Doing::InFlight(batch) => {
+                    (Stage::ALL.len(), "exchange", format!("exchange {batch}"), serde_json::json!({ "batch": batch }))
+                }
             };
             serde_json::json!({
-                "ph": "X", "pid": 0, "tid": span.stage as usize, "cat": category, "name": name, "args": arguments,
+                "ph": "X", "pid": 0, "tid": row, "cat": category, "name": name, "args": arguments,
                 "ts": micros(span.start), "dur": micros(span.length),
             })
         };
-        let name = |stage: Stage| serde_json::json!({ "ph": "M", "pid": 0, "tid": stage as usize, "name": "thread_name", "args": { "name": stage.name() } });
-        let names = Stage::ALL.into_iter().map(name);
+        let names = rows.enumerate().map(|(row, name)| {
+            serde_json::json!({ "ph": "M", "pid": 0, "tid": row, "name": "thread_name", "args": { "name": name } })
+        });
         serde_json::json!({ "traceEvents": names.chain(self.spans().iter().map(event)).collect::<Vec<_>>() })
     }
 }

@@ -190,6 +190,10 @@ impl Model for Jodie {
         Scored { grad_z: Tensor::cat(&halves, 1), ..scored }
     }
 
+    fn complete_once_scored(&self) -> i64 {
+        self.link.first(&self.parameters)
+    }
+
     fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
         if !self.by_role() {
             return self.link.logits(&self.parameters, z, pairs);

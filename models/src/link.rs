@@ -36,6 +36,11 @@ impl Link {
         Link { decoder, encoder_ids, decoder_ids, dtype, fused: device == Device::Cpu }
     }
 
+    /// See [`crate::Model::complete_once_scored`]: the decoder's parameters are the last ones.
+    pub(crate) fn first(&self, p: &Parameters) -> i64 {
+        self.decoder_ids.first().map_or(p.count(), |&id| p.start_of(id))
+    }
+
     /// See [`crate::Model::score`].
     pub(crate) fn score(&self, p: &mut Parameters, z: &Tensor, pairs: &PairInput) -> Scored {
         if self.fused {

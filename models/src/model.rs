@@ -162,6 +162,12 @@ pub trait Model: Send {
     /// *Adds* the decoder's gradients to `parameters().grads()`.
     fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored;
 
+    /// Index from which on the flat gradient is complete once [`Model::score`] has returned: [`Model::backward`] adds nothing
+    /// there. P where that is so of none.
+    fn complete_once_scored(&self) -> i64 {
+        self.parameters().count()
+    }
+
     /// Logits `([B], [B * n])` without any gradient.
     fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor);
 

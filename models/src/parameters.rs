@@ -200,6 +200,11 @@ impl Parameters {
         })
     }
 
+    /// Index of a parameter's first number in the flat buffers.
+    pub(crate) fn start_of(&self, id: ParameterId) -> i64 {
+        self.spans().nth(id.0).expect("a declared parameter").start
+    }
+
     /// Sets every gradient to zero.
     pub fn zero_grads(&mut self) {
         let _ = self.grads.zero_();

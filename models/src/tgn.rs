@@ -372,6 +372,10 @@ impl Model for Tgn {
         self.link.score(&mut self.parameters, z, pairs)
     }
 
+    fn complete_once_scored(&self) -> i64 {
+        self.link.first(&self.parameters)
+    }
+
     fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
         self.link.logits(&self.parameters, z, pairs)
     }

@@ -129,6 +129,11 @@ impl Communicator {
         self.member.desk.world
     }
 
+    /// Whether long sums go in several messages.
+    pub fn has_buckets(&self) -> bool {
+        self.member.bucket_bytes > 0
+    }
+
     /// Sends a message; never blocks on its receiver. A message to oneself is not traffic and is not counted.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ use serde::{Deserialize, Serialize};
 pub struct CommConfig {
     /// Seconds without a sign of life after which a peer counts as lost.
     pub timeout_s: f64,
-    /// Gradients that travel in one message.
+    /// Gradients that travel in one message; 0: all of them.
     pub bucket_bytes: ByteSize,
 }
 

@@ -88,7 +88,11 @@ impl Communicator {
 
 impl Sum {
     fn start<T: Summand>(comm: &Communicator, sequence: u64, values: &[T]) -> Result<Sum> {
-        let bucket = (comm.member.bucket_bytes / size_of::<T>()).max(comm.world());
+        let bucket = match comm.member.bucket_bytes {
+            0 => values.len(),
+            bytes => bytes / size_of::<T>(),
+        };
+        let bucket = bucket.max(comm.world());
         let sum = Sum { comm: comm.clone(), sequence, length: values.len(), bucket, reduced: 0, collected: 0 };
         for bucket in 0..sum.buckets() {
             for peer in comm.peers() {

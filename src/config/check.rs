@@ -1,7 +1,6 @@
 //! Impossible values and combinations, each with its mend.
 //!
-//! One function per table; the first fault ends the check. A key of a mechanism that this release does not have is refused
-//! unless it holds its default, so that nothing is silently ignored.
+//! One function per table; the first fault ends the check.
 
 use super::family::OWN_KEYS;
 use super::name::find;
@@ -36,7 +35,7 @@ impl Config {
         checks.boundary()?;
         checks.replay()?;
         checks.calibration()?;
-        checks.later_releases()
+        checks.gradient()
     }
 
     /// Refuses a configuration without a stream to read. Apart, since a program may bring its own stream.
@@ -313,10 +312,28 @@ impl Checks<'_> {
             "set a number from 0.5 to 86400; 60 is usual",
         )?;
         self.refuse(
-            !(1 << 10..=1 << 30).contains(&comm.bucket_bytes.0),
+            comm.bucket_bytes.0 != 0 && !(1 << 10..=1 << 30).contains(&comm.bucket_bytes.0),
             "comm.bucket_bytes",
             "a message of that size is no use",
-            "set a size from \"1KiB\" to \"1GiB\"; \"1MiB\" is usual",
+            "set a size from \"1KiB\" to \"1GiB\", or 0 for one message; \"1MiB\" is usual",
+        )
+    }
+
+    fn gradient(&self) -> Check {
+        let gradient = &self.config.gradient;
+        self.at_least_one(gradient.period as usize, "gradient.period", "the number of batches of an exchange")?;
+        self.refuse_beside(
+            gradient.period > gradient.max_staleness.max(1),
+            "gradient.period",
+            &["gradient.max_staleness"],
+            format!("the first batch of an exchange would be older than {}", gradient.max_staleness),
+            format!("set {} or less, or a larger gradient.max_staleness", gradient.max_staleness.max(1)),
+        )?;
+        self.refuse(
+            gradient.divergence_bound.is_nan() || gradient.divergence_bound <= 0.0,
+            "gradient.divergence_bound",
+            "ranks that step apart are never at no distance from their mean",
+            "set a number above 0 (0.02 is usual); inf forces nothing",
         )
     }
 
@@ -363,31 +380,6 @@ impl Checks<'_> {
         self.not_negative(calibration.bytes_per_s, "calibration.bytes_per_s")?;
         self.not_negative(calibration.update_s, "calibration.update_s")
     }
-
-    /// Tables whose mechanism is not made yet, and keys of others that do nothing yet.
-    fn later_releases(&self) -> Check {
-        let default = Config::default().table();
-        for (table, mechanism) in LATER {
-            for key in super::schema::all_keys() {
-                if !(key == *table || key.starts_with(&format!("{table}."))) {
-                    continue;
-                }
-                if find(&self.table, &key) != find(&default, &key) {
-                    let usual = find(&default, &key).map_or_else(|| "unset".to_owned(), ToString::to_string);
-                    let value = find(&self.table, &key).map_or_else(|| "(unset)".to_owned(), ToString::to_string);
-                    let problem = format!("{mechanism} comes with a later release");
-                    return Err(Invalid {
-                        key,
-                        beside: Vec::new(),
-                        value,
-                        problem,
-                        mend: format!("leave it at {usual}"),
-                    });
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Batches of staleness above which a value is a slip of the keyboard.
@@ -395,6 +387,3 @@ const MOST_STALE: u32 = 16;
 
 /// A queue longer than this is one too.
 const LONGEST_QUEUE: usize = 1 << 16;
-
-/// Tables or keys that must hold their defaults, and what they belong to.
-const LATER: &[(&str, &str)] = &[("gradient", "asynchronous exchange of gradients")];

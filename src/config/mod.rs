@@ -25,7 +25,7 @@ pub use crate::comms::CommConfig;
 pub use crate::dependency::{Calibration, DependencyConfig};
 pub use crate::device::DeviceConfig;
 pub use crate::eval::EvalConfig;
-pub use crate::gradient::GradientConfig;
+pub use crate::gradient::{GradientConfig, GradientMode};
 pub use crate::partition::PartitionConfig;
 pub use crate::pipeline::PipelineConfig;
 pub use crate::replay::ReplayConfig;
@@ -37,6 +37,7 @@ pub use tidemill_models::tgn::TgnConfig;
 pub use tidemill_models::{ApanConfig, DyrepConfig, EdgeBankConfig, JodieConfig, RecurrentConfig, TgatConfig};
 
 use crate::error::{ConfigError, Error, Fault, Origin, Result};
+use crate::setting::Auto;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -247,6 +248,15 @@ impl Config {
         (fixed.train.epochs, fixed.train.patience) = (free.epochs, free.patience);
         (fixed.train.log_every, fixed.train.keep_checkpoints) = (free.log_every, free.keep_checkpoints);
         fixed
+    }
+
+    /// Whether remote roots are embedded by their owners; never by the program's own choice under RaCoM, where that would have
+    /// ranks wait for each other in every batch.
+    pub fn delegate(&self) -> Auto<bool> {
+        match (self.dependency.delegate, self.gradient.mode) {
+            (Auto::Auto, GradientMode::Racom) => Auto::Value(false),
+            (delegate, _) => delegate,
+        }
     }
 
     /// Events in an evaluation batch: `eval.batch_size`, or that of training where it is 0.

@@ -1,6 +1,13 @@
-//! `[gradient]`: how ranks exchange gradients.
+//! `[gradient]`: how ranks exchange gradients, and what of it needs no tensors.
 //!
-//! This release trains on one rank, which exchanges nothing: only the configuration exists.
+//! `allreduce` is exact: each batch's step waits for the sum over all ranks. `racom` (MQ-GNN, arXiv:2601.04707, its
+//! ready-to-update asynchronous consistent model) lets each rank step at once with its own gradient and adds the others' when
+//! they come. [`window`]: what a rank says with a sum of its gradients. [`period`]: how many batches such a sum spans.
+//! [`sketch`]: how far the ranks' parameters are apart. The exchange itself is `pipeline/racom.rs`.
+
+pub mod period;
+pub mod sketch;
+pub mod window;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +17,9 @@ use serde::{Deserialize, Serialize};
 pub struct GradientConfig {
     /// Plain sum over ranks, or the asynchronous consistent model.
     pub mode: GradientMode,
-    /// Batches whose contributions travel together under `racom`.
+    /// Batches whose contributions travel together under `racom`; adapted from there.
     pub period: u32,
-    /// Oldest contribution that may be applied, in batches.
+    /// Oldest contribution that may be applied, in batches; 0: each batch waits for its own.
     pub max_staleness: u32,
     /// Relative distance of a rank's parameters from the mean above which all are averaged.
     pub divergence_bound: f64,
@@ -32,4 +39,14 @@ pub enum GradientMode {
     Allreduce,
     /// Ready-to-update asynchronous consistent model: contributions are applied as they arrive, within bounds.
     Racom,
+}
+
+impl GradientMode {
+    /// The mode's name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            GradientMode::Allreduce => "allreduce",
+            GradientMode::Racom => "racom",
+        }
+    }
 }

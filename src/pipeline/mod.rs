@@ -14,11 +14,13 @@ mod config;
 pub mod event;
 pub mod exchange;
 pub mod features;
+pub mod flat_sum;
 pub mod footprint;
 pub mod frontier;
 pub mod gather;
 pub mod handover;
 pub mod queue_length;
+pub mod racom;
 mod rank_commit;
 pub mod replay;
 mod slots;
@@ -67,6 +69,8 @@ pub struct Pipeline {
     sync: SyncConfig,
     approximates: bool,
     costs: Option<Costs>,
+    /// Batches that may pass before all ranks know of a batch's gradient.
+    gradient_lag: usize,
     crossed: Crossed,
 }
 
@@ -129,8 +133,15 @@ impl Pipeline {
             sync: sync.clone(),
             approximates,
             costs,
+            gradient_lag: 0,
             crossed: Crossed::default(),
         }
+    }
+
+    /// All ranks know of a batch's gradient (see [`Pipeline::tell`]) only so many batches later, so the gate looks that far back.
+    pub fn with_gradient_lag(mut self, batches: usize) -> Pipeline {
+        self.gradient_lag = batches;
+        self
     }
 
     /// Starts a pass at its first batch, from empty memory; one that still runs is ended.
@@ -155,7 +166,7 @@ impl Pipeline {
         self.crossed = self.crossed();
         let staleness = if pass.is_training() && !self.config.serial { self.config.staleness as usize } else { 0 };
         let gated = pass.is_training() && self.sync.gates();
-        let gate = gated.then(|| Gate::new(&self.sync, 2 + staleness, batches.start));
+        let gate = gated.then(|| Gate::new(&self.sync, 2 + staleness + self.gradient_lag, batches.start));
         self.peers = pass.partition.as_ref().map(|partition| {
             let peers = Peers::new(self.comm.clone(), self.passes, Boundary::new(gate));
             stages.reader.begin(peers.clone(), self.me(), partition.clone(), &self.memory);

@@ -8,15 +8,25 @@
 //!  trainer's loop --gradient of k, [P]--> sync worker --parameters after k, [P]--> trainer's loop
 //! ```
 //! The way back is the parameter frontier: the loop starts a batch when at most `s` of those before it are still out.
+//!
+//! **All-reduce.** The flat gradient is summed in the order of the ranks, bucket by bucket (`comm.bucket_bytes`), all buckets in
+//! flight at once, so the bits do not depend on the buckets. Autograd has no hook that says when a parameter's gradient is
+//! complete, and needs none: the decoder's are once the pairs are scored, before the embeddings' gradients have come back from
+//! other ranks and before the encoder's backward pass, and the decoder's parameters are the flat buffer's end. So that end is
+//! sent off then ([`SyncStage::start_early`]), the rest after the backward pass. `bucket_bytes = 0` sends one message, after it.
+//!
+//! **RaCoM** ([`super::racom`]) takes the place of the all-reduce, and of the worker: nobody waits for it.
 
-use super::wire::bytes_of;
+use super::flat_sum::FlatSum;
+use super::racom::{Gathered, News, Racom};
 use crate::comms::Communicator;
 use crate::device::GpuSum;
 use crate::error::Result;
+use crate::gradient::{GradientConfig, GradientMode};
 use crate::queue::{self, Gauge, Receiver, Sender};
 use crate::stats::{self, Stage, Stall, Timeline};
 use std::thread::JoinHandle;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 use tidemill_models::optimizer::{LrSchedule, Optimizer, clip_norm, grad_norm};
 use tidemill_models::parameters::Parameters;
 
@@ -31,6 +41,9 @@ pub struct SyncStage {
     gpus: Option<GpuSum>,
     /// Exchanges so far; all ranks make the same ones.
     exchanges: u64,
+    /// The sum of the batch's gradients from an index on, if it is under way.
+    early: Option<(i64, FlatSum)>,
+    racom: Option<Box<Racom>>,
 }
 
 /// What one rank says of a batch beside its gradient.
@@ -62,12 +75,46 @@ impl SyncStage {
         clip_norm: Option<f64>,
         comm: Communicator,
     ) -> SyncStage {
-        SyncStage { optimizer, lr, schedule, clip_norm, comm, gpus: None, exchanges: 0 }
+        SyncStage { optimizer, lr, schedule, clip_norm, comm, gpus: None, exchanges: 0, early: None, racom: None }
     }
 
     /// The same, its gradients going from GPU to GPU.
     pub fn between_gpus(self, gpus: Option<GpuSum>) -> SyncStage {
         SyncStage { gpus, ..self }
+    }
+
+    /// The same, exchanging gradients as configured.
+    pub fn exchanging(self, config: &GradientConfig) -> SyncStage {
+        let apart = config.mode == GradientMode::Racom && self.comm.world() > 1;
+        SyncStage { racom: apart.then(|| Box::new(Racom::new(config, self.comm.clone()))), ..self }
+    }
+
+    /// The asynchronous exchange, where that is the mode.
+    pub fn racom(&self) -> Option<&Racom> {
+        self.racom.as_deref()
+    }
+
+    /// As [`SyncStage::racom`].
+    pub fn racom_mut(&mut self) -> Option<&mut Racom> {
+        self.racom.as_deref_mut()
+    }
+
+    /// Uses the time until a batch's gradient is complete: starts to sum what is, of [`SyncStage::exchange`] to come.
+    ///
+    /// * `from`: index from which on the flat gradient is complete.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn start_early(&mut self, parameters: &Parameters, from: i64) -> Result<()> {
+        if let Some(racom) = &mut self.racom {
+            return racom.progress();
+        }
+        let count = parameters.count() - from;
+        if self.comm.world() > 1 && self.comm.has_buckets() && self.gpus.is_none() && count > 0 {
+            let part = parameters.grads().narrow(0, from, count);
+            self.early = Some((from, FlatSum::start(&self.comm, 3 * self.exchanges + 1, &part)?));
+        }
+        Ok(())
     }
 
     /// Sums the gradient, and what the ranks say of the batch, over all ranks; a rank without events gives zeros.
@@ -83,17 +130,8 @@ impl SyncStage {
         let flags = [word.stop, word.out_of_time].map(|flag| f64::from(u8::from(flag)));
         let mut said = vec![word.loss, flags[0], flags[1], word.drift.0, word.drift.1];
         said.extend(parameters.spans().map(|span| f64::from(u8::from(span.took_part))));
-        let pending = self.comm.start_sum(2 * self.exchanges, said)?;
-        let (grads, sequence) = (parameters.grads(), 2 * self.exchanges + 1);
-        let summed = match (&self.gpus, grads.kind()) {
-            (Some(gpus), _) => {
-                let mut sum = grads.copy();
-                gpus.sum(&mut sum)?;
-                sum
-            }
-            (None, Kind::Double) => summed::<f64>(&self.comm, sequence, grads)?,
-            (None, _) => summed::<f32>(&self.comm, sequence, grads)?,
-        };
+        let pending = self.comm.start_sum(3 * self.exchanges, said)?;
+        let summed = self.summed(parameters.grads())?;
         self.exchanges += 1;
         let said = pending.wait()?;
         let took_part: Vec<bool> = said[5..].iter().map(|&ranks| ranks > 0.0).collect();
@@ -103,9 +141,64 @@ impl SyncStage {
         Ok((grad_norm(parameters.grads()), word))
     }
 
+    /// The flat gradient summed over the ranks, `[P]`.
+    fn summed(&mut self, grads: &Tensor) -> Result<Tensor> {
+        if let Some(gpus) = &self.gpus {
+            let mut sum = grads.copy();
+            gpus.sum(&mut sum)?;
+            return Ok(sum);
+        }
+        let early = self.early.take();
+        let rest = early.as_ref().map_or(grads.size()[0], |(from, _)| *from);
+        let rest = FlatSum::start(&self.comm, 3 * self.exchanges + 2, &grads.narrow(0, 0, rest))?;
+        match early {
+            Some((_, early)) => {
+                let early = early.wait()?; // its first messages left before the rest's
+                Ok(Tensor::cat(&[rest.wait()?, early], 0))
+            }
+            None => rest.wait(),
+        }
+    }
+
     /// Gradient exchanges so far.
     pub fn exchanges(&self) -> u64 {
-        self.exchanges
+        self.racom.as_ref().map_or(self.exchanges, |racom| racom.controller().exchanges)
+    }
+
+    /// Under RaCoM: adds what has come from the others to a batch's own gradient, which is then what to step by. False if it is
+    /// not finite: no step may follow.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn contribute(&mut self, word: Word, parameters: &mut Parameters, times: &mut Timeline) -> Result<bool> {
+        self.racom.as_mut().expect("the mode is racom").contribute(word, parameters, times)
+    }
+
+    /// Under RaCoM, on all ranks after the same batch: applies what is not applied yet, and makes parameters and moments equal.
+    /// False if that is not finite.
+    ///
+    /// # Errors
+    /// A lost peer.
+    pub fn sync_fully(
+        &mut self,
+        parameters: &mut Parameters,
+        total: u64,
+        reason: &'static str,
+        times: &mut Timeline,
+    ) -> Result<bool> {
+        let Some(racom) = &mut self.racom else { return Ok(true) };
+        match racom.gather(parameters, times)? {
+            Gathered::NotFinite => return Ok(false),
+            Gathered::Rest => self.step(parameters, total),
+            Gathered::Nothing => {}
+        }
+        let racom = self.racom.as_mut().expect("as above");
+        racom.average(parameters, &mut self.optimizer, reason).map(|()| true)
+    }
+
+    /// Under RaCoM: what has happened since the last call.
+    pub fn take_news(&mut self) -> Vec<News> {
+        self.racom.as_mut().map(|racom| racom.take_news()).unwrap_or_default()
     }
 
     /// One optimizer step, after clipping; zeroes the gradient.
@@ -113,11 +206,13 @@ impl SyncStage {
     /// * `total`: steps that the run is planned to take, for the learning rate's schedule.
     pub fn step(&mut self, parameters: &mut Parameters, total: u64) {
         if let Some(longest) = self.clip_norm {
-            clip_norm(parameters, longest);
+            let batches = self.racom.as_ref().map_or(1.0, |racom| racom.global_batches());
+            clip_norm(parameters, longest * batches);
         }
         let rate = |schedule: LrSchedule| schedule.rate(self.lr, self.optimizer.steps(), total);
         let lr = self.schedule.map_or(self.lr, rate);
-        self.optimizer.step(parameters, lr);
+        let lumps = self.racom.as_ref().map_or(1.0, |racom| racom.rate_factor());
+        self.optimizer.step(parameters, lr * lumps);
         parameters.zero_grads();
     }
 
@@ -130,14 +225,6 @@ impl SyncStage {
     pub fn optimizer_mut(&mut self) -> &mut Optimizer {
         &mut self.optimizer
     }
-}
-
-/// A flat tensor summed over the ranks, through the host's memory.
-fn summed<T: crate::comms::Summand>(comm: &Communicator, sequence: u64, tensor: &Tensor) -> Result<Tensor> {
-    let mut values: Vec<T> = bytemuck::allocation::pod_collect_to_vec(&bytes_of(tensor));
-    comm.sum(sequence, &mut values)?;
-    let bytes: &[u8] = bytemuck::cast_slice(&values);
-    Ok(Tensor::from_data_size(bytes, &[values.len() as i64], tensor.kind()).to_device(tensor.device()))
 }
 
 /// A batch's gradient on its way to the worker.

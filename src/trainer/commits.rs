@@ -3,10 +3,12 @@
 
 use super::{EpochEnd, TrainedBatch, Trainer};
 use crate::error::{Error, Result};
+use crate::pipeline::racom::{DIVERGENCE, News, Racom};
 use crate::pipeline::state::ReadyBatch;
 use crate::pipeline::sync::{Step, SyncStage, SyncWorker, Word};
 use crate::sampler::SampleHash;
 use crate::stats::{Seen, Stage};
+use serde_json::json;
 use std::time::Instant;
 use tch::Tensor;
 use tidemill_models::input::Scored;
@@ -47,6 +49,17 @@ pub(super) struct Uncommitted {
 }
 
 impl Trainer {
+    /// Before a batch's backward pass: the exchange of what its loss has given starts.
+    pub(super) fn start_exchange(&mut self) -> Result<()> {
+        match &mut self.sync {
+            Syncing::Here(stage) if self.pipeline.staleness() == 0 || stage.racom().is_some() => {
+                let complete = self.model.complete_once_scored();
+                stage.start_early(self.model.parameters(), complete)
+            }
+            _ => Ok(()), // the worker is sent the gradient as a whole
+        }
+    }
+
     /// After a batch's backward pass: the batch hook, then the gradient exchange and the optimizer, or the way there.
     ///
     /// * `rows`: `[N, D_m]`, for the hook.
@@ -54,6 +67,9 @@ impl Trainer {
         let plan = &batch.plan;
         let uncommitted = Uncommitted { batch: plan.batch, events: plan.all.len(), hash: batch.hash };
         let word = self.word(scored.loss);
+        if matches!(&self.sync, Syncing::Here(stage) if stage.racom().is_some()) {
+            return self.sync_apart(batch, scored, rows, uncommitted, word);
+        }
         if self.pipeline.staleness() > 0 {
             self.call_batch_hook(batch, scored, rows);
             self.send_off(uncommitted, word);
@@ -69,6 +85,82 @@ impl Trainer {
         self.pipeline.commit_parameters();
         self.pipeline.timeline().add(Stage::Sync, plan.batch, start);
         self.record(&uncommitted, norm, word)
+    }
+
+    /// Under RaCoM: the step is taken at once, and the batch counts once all ranks have told of theirs.
+    fn sync_apart(
+        &mut self,
+        batch: &ReadyBatch,
+        scored: &Scored,
+        rows: Option<&Tensor>,
+        uncommitted: Uncommitted,
+        word: Word,
+    ) -> Result<()> {
+        let start = Instant::now();
+        let number = uncommitted.batch;
+        self.uncommitted.push_back(uncommitted);
+        let times = self.pipeline.timeline();
+        if !self.sync.stage_mut().contribute(word, self.model.parameters_mut(), times)? {
+            return self.refuse_apart(number, word.loss);
+        }
+        self.call_batch_hook(batch, scored, rows);
+        self.sync.stage_mut().step(self.model.parameters_mut(), self.history.planned_batches);
+        self.pipeline.commit_parameters();
+        self.pipeline.timeline().add(Stage::Sync, number, start);
+        self.take_news()?;
+        if self.sync.stage().racom().is_some_and(Racom::syncs_here) {
+            self.sync_fully(DIVERGENCE)?;
+        }
+        self.note_stop();
+        Ok(())
+    }
+
+    /// Under RaCoM: whether all ranks stop after the batches done so far.
+    fn note_stop(&mut self) {
+        if let Some(word) = self.sync.stage().racom().and_then(Racom::stops_here) {
+            (self.agreed.stop, self.agreed.out_of_time) = (word.stop, word.out_of_time);
+        }
+    }
+
+    /// Under RaCoM, on all ranks after the same batch: equal parameters and moments, every batch counted.
+    fn sync_fully(&mut self, reason: &'static str) -> Result<()> {
+        let start = Instant::now();
+        let (total, times) = (self.history.planned_batches, self.pipeline.timeline());
+        if !self.sync.stage_mut().sync_fully(self.model.parameters_mut(), total, reason, times)? {
+            return self.refuse_apart(self.history.batch, 0.0);
+        }
+        self.pipeline.timeline().add(Stage::Sync, self.history.batch, start);
+        self.take_news()
+    }
+
+    /// Counts and logs what the exchange has brought.
+    fn take_news(&mut self) -> Result<()> {
+        for news in self.sync.stage_mut().take_news() {
+            let epoch = self.history.epoch;
+            match news {
+                News::Batch { loss, norm, drift } => {
+                    let batch = self.uncommitted.pop_front().expect("ranks tell of batches in order");
+                    self.record(&batch, norm, Word { loss, drift, ..Word::default() })?;
+                }
+                News::Synced { batch, reason, divergence } => {
+                    let record = json!({ "epoch": epoch, "batch": batch, "reason": reason, "divergence": divergence });
+                    self.log("sync", &record)?;
+                }
+                News::Period(batch, change) => {
+                    let (what, from, to, reason) = ("gradient.period", change.from, change.to, change.reason);
+                    let record = json!({ "epoch": epoch, "batch": batch, "what": what, "from": from, "to": to, "reason": reason });
+                    self.log("adapt", &record)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Under RaCoM the ranks stand at different batches, so there is no state of all to keep but the latest checkpoint's.
+    fn refuse_apart(&mut self, batch: usize, loss: f64) -> Result<()> {
+        let what = if loss.is_finite() { "gradient" } else { "loss" };
+        self.abandon();
+        Err(Error::NonFiniteApart { what, epoch: self.history.epoch, batch })
     }
 
     /// What this rank says of a batch: its share of the loss, and whether it is to stop.
@@ -130,11 +222,15 @@ impl Trainer {
         Ok(())
     }
 
-    /// Waits for the parameter commit of every batch that is out; the sync stage is here then.
-    pub(super) fn drain(&mut self) -> Result<()> {
+    /// Waits for the parameter commit of every batch that is out; the sync stage is here then, and all ranks' parameters are
+    /// equal. `reason`: for the log.
+    pub(super) fn drain(&mut self, reason: &'static str) -> Result<()> {
         self.settle(0)?;
         self.call_home();
-        Ok(())
+        match self.sync.stage().racom() {
+            Some(_) => self.sync_fully(reason),
+            None => Ok(()),
+        }
     }
 
     /// Notes how many parameter commits a batch that starts now does not see.
@@ -194,11 +290,25 @@ impl Trainer {
         if !(due || stop || out_of_time) {
             return Ok(EpochEnd::Done);
         }
-        self.drain()?;
+        self.drain(if due { "checkpoint" } else { "stop" })?;
         if due {
             self.checkpoint()?;
             self.go_on_as_if_resumed(done);
         }
+        self.stop_if(stop, out_of_time, done)
+    }
+
+    /// After an epoch's last batch. Under RaCoM a stop may have been agreed on for a batch that there is not.
+    pub(super) fn end_epoch(&mut self) -> Result<EpochEnd> {
+        self.drain("epoch")?;
+        if self.sync.stage().racom().is_none() {
+            return Ok(EpochEnd::Done);
+        }
+        self.note_stop();
+        self.stop_if(self.agreed.stop, self.agreed.out_of_time, self.history.batch)
+    }
+
+    fn stop_if(&mut self, stop: bool, out_of_time: bool, done: usize) -> Result<EpochEnd> {
         if let Some(run) = self.run.as_ref().filter(|_| stop) {
             let run = run.folder.path().to_owned();
             self.checkpoint()?;

@@ -122,6 +122,9 @@ impl Trainer {
         let batches = self.history.batch..self.epoch_batches(&pass);
         self.owners = pass.owners_after(batches.end);
         self.agreed = Word::default();
+        if let Some(racom) = self.sync.stage_mut().racom_mut() {
+            racom.begin(batches.start);
+        }
         self.open_bar(&format!("epoch {}", self.history.epoch), &pass, &batches);
         match self.history.batch {
             0 => self.pipeline.start_afresh(pass, batches),
@@ -138,6 +141,7 @@ impl Trainer {
             let backward = Instant::now();
             let z = self.pipeline.exchange_embeddings(&batch, &embedded.z)?; // [R + received, D_emb]
             let scored = self.model.score(&z, &batch.pairs); // grad_z as z
+            self.start_exchange()?;
             let grad_z = self.pipeline.return_gradients(&batch, &scored.grad_z)?; // [R, D_emb]
             let rows = self.hooks.wants_batches().then(|| embedded.rows.detach());
             self.model.backward(embedded, &grad_z);
@@ -150,8 +154,7 @@ impl Trainer {
                 return Ok(EpochEnd::OutOfTime);
             }
         }
-        self.drain()?;
-        Ok(EpochEnd::Done)
+        self.end_epoch()
     }
 
     fn epoch_batches(&self, pass: &Pass) -> usize {

@@ -7,6 +7,7 @@ use super::summary::{self, Summary};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::eval::SplitMetrics;
+use crate::pipeline::racom::Racom;
 use crate::stats::{Queue, Seen, Stage, Stall};
 use std::path::Path;
 
@@ -65,6 +66,7 @@ impl Trainer {
             sync: Account::sync(&accounts),
             replay: Account::replay(&accounts),
             partition: self.partition(),
+            gradient: self.gradient(),
             ..Summary::default()
         })
     }
@@ -93,6 +95,18 @@ impl Trainer {
     pub fn compare(&mut self, summary: &mut Summary, baseline: &Baseline) -> Result<()> {
         summary.distance = Some(baseline.distance_of(summary));
         self.write_summary(summary)
+    }
+
+    fn gradient(&self) -> summary::Gradient {
+        let stage = self.sync.stage();
+        let (mode, exchanges) = (self.config.gradient.mode.name().to_owned(), stage.exchanges());
+        let counted = stage.racom().map(Racom::controller).map(|counts| summary::Gradient {
+            forced: counts.forced,
+            divergence_max: counts.divergence_max,
+            staleness_max: counts.staleness_max,
+            ..summary::Gradient::default()
+        });
+        summary::Gradient { mode, exchanges, ..counted.unwrap_or_default() }
     }
 
     fn partition(&self) -> summary::Partition {

@@ -211,12 +211,18 @@ impl Trainer {
             OptimizerConfig { kind: train.optimizer, weight_decay: train.weight_decay, ..Default::default() };
         let optimizer = Optimizer::new(optimizer, model.parameters());
         let sync = SyncStage::new(optimizer, train.lr, train.lr_schedule, train.clip_norm, comm.clone());
+        let sync = sync.exchanging(&config.gradient);
         let sync = match comm.world() {
             1 => sync,
+            _ if sync.racom().is_some() => sync,
             _ => sync.between_gpus(GpuSum::connect(&comm, device, GPU_COLLECTIVES)?),
         };
         let history = History::start(passes.train.batches(), train.epochs);
         let pipeline = Pipeline::new(&config.pipeline, stages, writer, memory, &config.sync, comm.clone());
+        let pipeline = match sync.racom() {
+            Some(_) => pipeline.with_gradient_lag(config.gradient.max_staleness as usize),
+            None => pipeline,
+        };
         Ok(Trainer {
             config,
             stream,
@@ -284,7 +290,7 @@ fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateSha
     };
     Among {
         me: Rank(comm.rank() as u16),
-        delegate: config.dependency.delegate,
+        delegate: config.delegate(),
         weights: Weights {
             row: wire::row_bytes(shape, stream.feature_dim()),
             embedding: spec.embedding_dim as u64 * float,

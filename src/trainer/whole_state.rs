@@ -9,6 +9,7 @@ use super::stored_state::StoredState;
 use super::{History, Trainer};
 use crate::error::{Error, Result};
 use crate::partition::PartitionTable;
+use crate::pipeline::racom::{Controller, Racom};
 use crate::sampler::SampleHash;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -121,6 +122,7 @@ impl Trainer {
             "queue_lengths": self.pipeline.queue_lengths().in_force(),
             "optimizer_steps": self.sync.stage().optimizer().steps(),
             "best_epoch": self.best.as_ref().map(|best| best.epoch),
+            "racom": self.sync.stage().racom().map(Racom::controller),
         });
         let mut archive = Archive::new(meta);
         let (first, second) = self.sync.stage().optimizer().moments();
@@ -154,6 +156,11 @@ impl Trainer {
         self.sync.stage_mut().optimizer_mut().restore(steps, own_steps, &first, &second)?;
         if let Ok(lengths) = serde_json::from_value(archive.meta["queue_lengths"].clone()) {
             self.pipeline.queue_lengths().restore(lengths);
+        }
+        let counts = serde_json::from_value::<Option<Controller>>(archive.meta["racom"].clone())
+            .map_err(|error| damaged("racom", &error.to_string()))?;
+        if let (Some(racom), Some(counts)) = (self.sync.stage_mut().racom_mut(), counts) {
+            racom.restore(counts);
         }
         let pass = self.passes.train(self.history.epoch);
         self.best = match archive.meta["best_epoch"].as_u64() {

@@ -92,6 +92,36 @@ fn ranks_under_mpirun_equal_one_and_resume_on_others() {
     assert_equal(&place, "killed", "one");
 }
 
+/// Asynchronous gradients: every batch is told of once, also by a run that was killed and went on, on another number of ranks.
+#[test]
+fn asynchronous_gradients_under_mpirun() {
+    let Some(place) = workspace() else { return };
+    const RACOM: &str = "--set gradient.mode=racom --set gradient.period=2 --set gradient.max_staleness=8";
+    let start = |out: &str| mpirun(&place, 3, &format!("train run.toml --quiet --out {out} {RACOM}"));
+    let done = start("whole").output().expect("mpirun starts");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let whole = summary(&place, "whole");
+    let gradient = &whole["gradient"];
+    assert_eq!(gradient["mode"], "racom");
+    assert!(gradient["staleness_max"].as_u64() <= Some(8), "{gradient}");
+    let batches = losses(&place, "whole").len() as u64;
+    assert!(gradient["exchanges"].as_u64() > Some(batches / 16) && gradient["exchanges"].as_u64() <= Some(batches));
+    let mut child = start("killed").stderr(Stdio::null()).spawn().expect("starts");
+    let (checkpoint, started) = (place.path("killed/checkpoint/e0001-b000030/manifest.json"), Instant::now());
+    while !checkpoint.exists() {
+        assert!(started.elapsed() < Duration::from_secs(120), "no checkpoint in two minutes");
+        assert!(child.try_wait().expect("a child").is_none(), "the run ended before it was killed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().expect("SIGKILL"); // of mpirun, whose ranks then end
+    child.wait().expect("a child");
+    std::thread::sleep(Duration::from_secs(2));
+    let done = mpirun(&place, 2, "train --resume killed --quiet").output().expect("mpirun starts");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(losses(&place, "killed").len() as u64, batches);
+    assert_eq!(summary(&place, "killed")["sample_hash"], whole["sample_hash"], "every batch was trained on once");
+}
+
 #[test]
 fn threads_of_one_process_equal_one() {
     let place = Workspace::new();

@@ -5,6 +5,7 @@ mod family_oracle;
 mod npz;
 mod oracle;
 mod queues;
+mod racom;
 mod ranks;
 mod replay;
 mod stale;
