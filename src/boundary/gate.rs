@@ -76,7 +76,8 @@ impl Gate {
     /// Whether the rows that a batch needs are refreshed. Asked of each batch, in order.
     pub fn refreshes(&mut self, batch: usize) -> bool {
         if let Some(deciding) = self.decides(batch) {
-            while let Some(told) = self.told.pop_front_if(|told| told.batch <= deciding) {
+            while self.told.front().is_some_and(|told| told.batch <= deciding) {
+                let told = self.told.pop_front().expect("one is there");
                 self.steer(told);
             }
         }

@@ -356,7 +356,7 @@ mod tests {
         comm{seconds, seconds_max, share, imbalance_seconds, bytes_total, bytes_fetch, bytes_delegate, bytes_commit,
              bytes_sync, bytes_feature, bytes_gradient, bytes_migration, rows_fetched, messages,
              training{bytes_state, bytes_delegate, bytes_feature, bytes_gradient, bytes_migration, messages, share_without_gradients}},
-        dependency{remote, cached, fetched, delegated, cache_hits, cache_bytes, tau, predicted{bytes_state, bytes_delegate, communication_s, replay_s}?},
+        dependency{remote, cached, fetched, delegated, cache_hits, cache_bytes, tau, predicted{bytes_state, bytes_delegate, communication_s, replay_s}},
         sync{done, skipped, open, closed, rows, rows_skipped, drift_mean, drift_max, drift_histogram, staleness_histogram},
         replay{events, pruned_lossless, pruned_lossy}, partition{cut_share, balance, migrations, rows_migrated},
         gradient{mode, exchanges, forced, divergence_max, staleness_max}, queues[{name, min, max, mean, resized}],
@@ -374,6 +374,7 @@ mod tests {
             epochs: vec![Epoch { loss: Some(1.0 / 3.0), ..Epoch::default() }],
             queues: vec![Queue::default()],
             stages: vec![Stage::default()],
+            dependency: Dependency { predicted: Some(Predicted::default()), ..Dependency::default() },
             gpu: Some(Gpu::default()),
             distance: Some(Distance::default()),
             ..Summary::default()

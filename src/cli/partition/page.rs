@@ -56,7 +56,8 @@ fn cost_curve(page: &mut String, curve: &Curve) {
     page.push_str(
         "<h2>What an epoch sends and replays, by threshold</h2>\n<p><svg width=\"620\" height=\"200\" role=\"img\">",
     );
-    let lines: [(&str, &str, fn(&CurvePoint) -> f64); 3] = [
+    type Line = (&'static str, &'static str, fn(&CurvePoint) -> f64);
+    let lines: [Line; 3] = [
         ("sending", "#4878a8", |point| point.communication_s),
         ("replay", "#b2182b", |point| point.replay_s),
         ("both", "#222222", CurvePoint::cost),
