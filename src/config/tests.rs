@@ -118,7 +118,7 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[gradient]\nmode = \"async\"", &["line 2: gradient.mode:", "`async`", "`racom`"]),
     ("[gradient]\nperiod = 0", &["line 2: gradient.period = 0:", "set 1 or more"]),
     ("[gradient]\nperiod = 20", &["line 2: gradient.period = 20:", "older than 16", "set 16 or less"]),
-    ("[gradient]\nmax_staleness = 0", &["line 2: gradient.max_staleness = 0:", "older than 0", "set 1 or less"]),
+    ("[gradient]\nmax_staleness = 0", &["line 2: gradient.period = 4:", "older than 0", "set 1 or less"]),
     ("[gradient]\ndivergence_bound = 0.0", &["line 2: gradient.divergence_bound = 0.0:", "above 0"]),
     ("[gradient]\ndivergence_bound = nan", &["line 2: gradient.divergence_bound = nan:", "above 0"]),
     ("[partition]\nstrategy = \"metis\"", &["line 2: partition.strategy:", "`metis`", "`fennel`"]),
