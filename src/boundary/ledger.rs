@@ -60,8 +60,8 @@ struct Books {
     closed: bool,
     /// Versions that readers got last of own rows.
     sent: HashMap<(Rank, NodeId), u32>,
-    /// Versions of the copies here.
-    held: HashMap<NodeId, u32>,
+    /// Versions of the copies here, by who sent them: a node's next owner does not know what the one before had sent.
+    held: HashMap<(Rank, NodeId), u32>,
     /// Replicas that may differ from their owners' rows, and the batch since when.
     behind: BTreeMap<NodeId, u32>,
     drift: Drift,
@@ -74,7 +74,7 @@ struct Books {
 impl Books {
     fn note(&mut self, peer: Rank, node: NodeId, version: u32, reading: bool) {
         match reading {
-            true => self.held.insert(node, version),
+            true => self.held.insert((peer, node), version),
             false => self.sent.insert((peer, node), version),
         };
     }
@@ -146,7 +146,7 @@ impl Boundary {
         let mut outdated = Vec::new();
         for &(node, version) in rows {
             let held = match reading {
-                true => books.held.get(&node),
+                true => books.held.get(&(peer, node)),
                 false => books.sent.get(&(peer, node)),
             };
             if held == Some(&version) {
@@ -192,8 +192,14 @@ impl Boundary {
     }
 
     /// The replicas that are behind, and since when; they are corrected now.
-    pub fn take_behind(&self) -> BTreeMap<NodeId, u32> {
-        std::mem::take(&mut self.books().behind)
+    ///
+    /// * `wanted`: only these, ascending; the others stay behind until someone wants them.
+    pub fn take_behind(&self, wanted: Option<&[NodeId]>) -> BTreeMap<NodeId, u32> {
+        let behind = &mut self.books().behind;
+        match wanted {
+            None => std::mem::take(behind),
+            Some(wanted) => wanted.iter().filter_map(|node| behind.remove_entry(node)).collect(),
+        }
     }
 
     /// Drift found since the last call: its sum and the number of rows, for the other ranks.

@@ -150,6 +150,8 @@ pub struct Exchange {
     pub refresh: Routes<(NodeId, u32)>,
     /// Replicas that fell behind are corrected first, by their owners in this window.
     pub correct: Option<usize>,
+    /// Which of them at a window's border: those that the window looks at, ascending; `None`: all.
+    pub wanted: Option<Vec<NodeId>>,
     /// Features of sampled edges, at first need.
     pub features: Routes<EventId>,
     /// Copies of features that go before.
@@ -234,8 +236,8 @@ pub struct Policy {
     pub gated: bool,
     /// Replicas may fall behind: they are corrected every so many batches, or, if 0, at each window's end.
     pub corrections: Option<u32>,
-    /// Replay is pruned: it must be known who reads a replica when.
-    pub prunes: bool,
+    /// Replicas may fall behind, by pruning or otherwise: it must be known who reads them when.
+    pub looks_ahead: bool,
 }
 
 impl Policy {

@@ -189,7 +189,7 @@ fn the_worked_example_of_cached_and_fetched_rows() {
     let partition = Arc::new(Partition::new(&stream, &events, 40, 4, &config, None));
     let rates = Calibration { latency_s: 1e-12, bytes_per_s: 1e6, update_s: 1e-3 };
     let costs = Costs { rates, alpha: 1.0, beta: 1.0, row: 1000, memory: 0, embedding: 400 };
-    let policy = Policy { tau: Auto::Value(0.6), costs, gated: false, corrections: None, prunes: false };
+    let policy = Policy { tau: Auto::Value(0.6), costs, gated: false, corrections: None, looks_ahead: false };
     let weights = Weights { row: 1000, embedding: 400, feature: 0, cache: 1 << 30 };
     let pass = PassFacts { training: true, blank: true, writes: true };
     let planner = |rank| Planner::new(Rank(rank), &stream, partition.clone(), Auto::Value(false), weights, pass);

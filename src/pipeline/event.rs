@@ -253,7 +253,7 @@ impl EventStage {
                 // No gradient opens or closes a gate, and scores are never of what was pruned.
                 Some(policy) if facts.training => planner.with_policy(policy),
                 Some(policy) => {
-                    planner.with_policy(Policy { gated: false, prunes: false, corrections: None, ..policy })
+                    planner.with_policy(Policy { gated: false, looks_ahead: false, corrections: None, ..policy })
                 }
                 None => planner,
             }

@@ -167,7 +167,7 @@ impl Peers {
         memory: &Mutex<NodeMemory>,
         features: &Features,
     ) -> Result<()> {
-        let behind = self.boundary.take_behind();
+        let behind = self.boundary.take_behind(plan.exchange.wanted.as_deref());
         let peers = || (0..self.comm.world() as u16).map(Rank).filter(|rank| rank.index() != self.comm.rank());
         let answer = self.tag(Purpose::Sync, plan.batch);
         let ask = Tag { sequence: answer.sequence | 1 << 31, ..answer };

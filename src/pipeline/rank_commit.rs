@@ -61,7 +61,7 @@ impl RankCommitPlanner {
         }
         let mails: Vec<(NodeId, Mail)> = sent.into_iter().map(|(to, mail)| (endpoints[to as usize], mail)).collect();
         let mut plan = self.own_part(&endpoints, mails, planner);
-        if planner.policy().is_some_and(|policy| policy.prunes) {
+        if planner.policy().is_some_and(|policy| policy.looks_ahead) {
             plan.units = units(&plan.replays, stream, events, (planner, batch));
         }
         endpoints.iter().for_each(|node| self.slot_of[node.index()] = NONE);

@@ -313,7 +313,7 @@ fn policy(config: &Config, costs: Costs) -> Option<Policy> {
         costs,
         gated,
         corrections: drifts.then_some(config.sync.cached_interval),
-        prunes: config.replay.prunes(),
+        looks_ahead: drifts,
     };
     (policy.follows() || gated).then_some(policy)
 }

@@ -77,7 +77,7 @@ impl Curve {
         let partition = Arc::new(partition.clone());
         let point = |&tau: &Auto<f64>| {
             let facts = PassFacts { training: true, blank: true, writes: true };
-            let policy = Policy { tau, costs, gated: false, corrections: None, prunes: false };
+            let policy = Policy { tau, costs, gated: false, corrections: None, looks_ahead: false };
             let delegate = config.dependency.delegate;
             let planner = Planner::new(Rank(0), stream, partition.clone(), delegate, weights, facts);
             let planner = if policy.follows() { planner.with_policy(policy) } else { planner };

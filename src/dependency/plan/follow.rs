@@ -42,7 +42,7 @@ impl Planner {
     pub fn window_to_inspect(&self, batch: usize) -> Option<Range<usize>> {
         let policy = self.policy.filter(Policy::follows)?;
         let window = self.partition.window_of_batch(batch);
-        if self.window == Some(window) || (self.follows_all() && !policy.prunes) || self.stays(policy) {
+        if self.window == Some(window) || (self.follows_all() && !policy.looks_ahead) || self.stays(policy) {
             return None;
         }
         Some(batch..self.partition.first_batch(window + 1))
@@ -51,7 +51,7 @@ impl Planner {
     /// Where following everything was the cheapest, most windows take that as given.
     fn stays(&self, policy: Policy) -> bool {
         let all = self.points.last().is_some_and(|point| point.tau >= 1.0) && self.room >= self.stream.nodes() as usize;
-        policy.tau == Auto::Auto && all && !policy.prunes && !self.points.len().is_multiple_of(STAYS)
+        policy.tau == Auto::Auto && all && !policy.looks_ahead && !self.points.len().is_multiple_of(STAYS)
     }
 
     /// Everything is followed, whatever it costs.
@@ -63,7 +63,8 @@ impl Planner {
     /// A planner that plays a window through with every row fetched.
     pub fn inspector(&self) -> Planner {
         let nobody = vec![NodeSet::new(self.stream.nodes()); self.copies.len()];
-        Planner { coming: Some(nobody), points: Vec::new(), uses: HashMap::new(), ..self.clone() }
+        let policy = self.policy.map(|policy| Policy { gated: false, ..policy });
+        Planner { coming: Some(nobody), points: Vec::new(), uses: HashMap::new(), policy, ..self.clone() }
     }
 
     /// Notes what the next batch needs.
@@ -155,7 +156,7 @@ impl Planner {
         };
         let followed = ranking.followed(point.tau);
         self.points.push(point);
-        self.uses = match policy.prunes {
+        self.uses = match policy.looks_ahead {
             true => self.uses_of(needs, &followed[self.me.index()]),
             false => HashMap::new(),
         };
@@ -255,6 +256,11 @@ impl Planner {
     /// gate decides what is pushed, no plan knows whether a copy is up to date: such copies and replicas go.
     pub(super) fn turn_replicas(&mut self, batch: usize, exchange: &mut Exchange) {
         let Some(policy) = self.policy.filter(Policy::follows) else { return };
+        if policy.looks_ahead && exchange.correct.is_some() {
+            let mut wanted: Vec<NodeId> = self.uses.keys().copied().collect();
+            wanted.sort_unstable();
+            exchange.wanted = Some(wanted);
+        }
         let nodes = self.stream.nodes();
         let sets = self.coming.take().unwrap_or_else(|| {
             let last = self.points.last().copied();

@@ -133,6 +133,11 @@ fn the_gate_opens_and_closes_by_the_norm() {
     let open = run(&config, &stream, 3);
     assert_eq!((open.crossed.closed, open.rows_fetched), (0, exact.rows_fetched));
     assert_equal("open", &open, &exact);
+    // A node's next owner does not know what the one before had sent.
+    (config.sync.eps_grad, config.sync.relaxed_interval) = (Auto::Value(1e9), 2);
+    config.partition.rebalance_above = 1.02;
+    let moving = run(&config, &stream, 3);
+    assert!(moving.crossed.skipped > 0 && moving.losses.len() == exact.losses.len());
     let mut both = following(Auto::Value(0.5));
     both.sync.eps_grad = Auto::Auto;
     let both = run(&both, &stream, 3);
