@@ -256,7 +256,8 @@ impl Planner {
     /// gate decides what is pushed, no plan knows whether a copy is up to date: such copies and replicas go.
     pub(super) fn turn_replicas(&mut self, batch: usize, exchange: &mut Exchange) {
         let Some(policy) = self.policy.filter(Policy::follows) else { return };
-        if policy.looks_ahead && exchange.correct.is_some() {
+        let all = policy.corrections.is_some_and(|every| every > 0 && batch.is_multiple_of(every as usize));
+        if policy.looks_ahead && exchange.correct.is_some() && !all {
             let mut wanted: Vec<NodeId> = self.uses.keys().copied().collect();
             wanted.sort_unstable();
             exchange.wanted = Some(wanted);
