@@ -45,6 +45,9 @@ fn from_npy(
     let size = file.metadata().map_err(|e| Error::io(path, "read", e))?.len();
     file.rewind().map_err(|e| Error::io(path, "read", e))?;
     let broken = |_| unfit(path, "the npy file is damaged or cut short; save it again");
+    if !dimensions_multiply(&mut file).map_err(|e| Error::io(path, "read", e))? {
+        return Err(unfit(path, "the npy file's shape has more numbers than any file; save it again"));
+    }
     let npy = NpyFile::new(BufReader::new(file)).map_err(broken)?;
     let (count, dim) = match *npy.shape() {
         [count] => (count, 1),
@@ -61,6 +64,20 @@ fn from_npy(
     let values = read_values(path, npy)?;
     let dim = dim as usize;
     arrange(stream, path, &values, count as usize, dim, notice).map(|rows| (rows, dim))
+}
+
+/// Whether the dimensions in an npy header have a product: npyz multiplies them, whatever they are. The file is at its start.
+fn dimensions_multiply(file: &mut File) -> std::io::Result<bool> {
+    let mut header = Vec::new();
+    file.by_ref().take(1 << 16).read_to_end(&mut header)?; // longer headers are those of records, which are not read
+    file.rewind()?;
+    let text = String::from_utf8_lossy(&header);
+    let product = |group: &str| {
+        let inside = group.split(')').next().unwrap_or_default();
+        let numbers = inside.split(',').map(|number| number.trim().trim_end_matches('L')).filter(|n| !n.is_empty());
+        numbers.filter_map(|number| number.parse().ok()).try_fold(1u64, |product, n: u64| product.checked_mul(n))
+    };
+    Ok(text.split('(').skip(1).all(|group| product(group).is_some()))
 }
 
 fn read_values(path: &Path, npy: NpyFile<BufReader<File>>) -> Result<Vec<f32>> {

@@ -286,6 +286,13 @@ fn node_features_by_dense_or_raw_id() {
     assert!(attach(&[3], &[0., f32::NAN, 0.]).unwrap_err().to_string().contains("NaN"));
     let (_folder, path) = file("nodes.npy", b"\x93NUMPY\x01\0junk");
     assert!(node_features::attach(&stream, &path, &mut |_| {}).is_err());
+    for shape in ["3, 2, 9223372036854775808", "4294967296, 4294967296", "9223372036854775808, 2"] {
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}\n");
+        let length = u16::try_from(header.len()).unwrap().to_le_bytes();
+        let bytes = [b"\x93NUMPY\x01\0", &length[..], header.as_bytes(), &[0; 24]].concat();
+        let (_folder, path) = file("nodes.npy", &bytes);
+        assert!(node_features::attach(&stream, &path, &mut |_| {}).is_err(), "more numbers than there are: {shape}");
+    }
 }
 
 #[test]
