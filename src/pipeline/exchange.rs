@@ -202,9 +202,7 @@ impl Peers {
         let copied: Vec<NodeId> = known.iter().map(|&i| nodes[i]).collect();
         let here = memory.rows(&copied); // [C, D_m]
         let there = sent.rows.index_select(0, &index_of(&at).to_device(here.device()));
-        let length = |rows: &Tensor| rows.to_kind(Kind::Double).norm_scalaropt_dim(2, [1i64], false);
-        let relative = (length(&(here - &there)) / length(&there).clamp_min(1e-12)).to_device(Device::Cpu);
-        let relative = Vec::<f64>::try_from(relative).expect("a vector of doubles");
+        let relative = relative_distances(&here, &there);
         self.boundary.note_drift(relative.into_iter().zip(copied.iter().map(|node| ages[node])));
     }
 
@@ -341,6 +339,13 @@ impl Peers {
         }
         Ok(Tensor::cat(&parts, 0))
     }
+}
+
+/// `||a - b|| / ||b||` of each row of two matrices.
+pub(super) fn relative_distances(a: &Tensor, b: &Tensor) -> Vec<f64> {
+    let length = |rows: &Tensor| rows.to_kind(Kind::Double).norm_scalaropt_dim(2, [1i64], false);
+    let relative = (length(&(a - b)) / length(b).clamp_min(1e-12)).to_device(Device::Cpu);
+    Vec::<f64>::try_from(relative).expect("a vector of doubles")
 }
 
 fn index_of(items: &[u32]) -> Tensor {

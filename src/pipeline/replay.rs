@@ -6,6 +6,7 @@
 //! and corrected (DepTGL, arXiv:2608.16305; algorithm page, sections 5 and 7).
 
 use super::commit::CommitPlan;
+use super::exchange::relative_distances;
 use super::features::Features;
 use super::gather::Gather;
 use crate::boundary::Boundary;
@@ -14,7 +15,7 @@ use crate::replay::{Pruned, Pruner, ReplayConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Instant;
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 use tidemill_data::id::NodeId;
 use tidemill_models::model::Model;
 
@@ -143,9 +144,7 @@ impl Replayer {
     }
 
     fn note_movement(&mut self, nodes: &[NodeId], before: &Tensor, after: &Tensor) {
-        let length = |rows: &Tensor| rows.to_kind(Kind::Double).norm_scalaropt_dim(2, [1i64], false);
-        let moved = (length(&(after - before)) / length(after).clamp_min(1e-12)).to_device(Device::Cpu);
-        let moved = Vec::<f64>::try_from(moved).expect("a vector of doubles");
+        let moved = relative_distances(before, after);
         nodes.iter().zip(moved).for_each(|(&node, moved)| self.pruner.note_movement(node, moved));
     }
 

@@ -131,15 +131,7 @@ impl Planner {
     /// Who hears of whom through the batch's mails, and which nodes it touches.
     fn inspect_mails(&self, batch: &GlobalBatch<'_>, needs: &mut WindowNeeds) {
         let now = batch.number as u32;
-        let mut hears: HashMap<NodeId, NodeId> = HashMap::new(); // the last of a node's mails
-        for &event in batch.events {
-            let ends = [self.stream.source(event), self.stream.destination(event)];
-            hears.insert(ends[0], ends[1]);
-            hears.insert(ends[1], ends[0]);
-        }
-        let mut hears: Vec<(NodeId, NodeId)> = hears.into_iter().collect();
-        hears.sort_unstable();
-        for (node, peer) in hears {
+        for (node, peer) in self.last_heard(batch) {
             let (from, to) = (self.owner(peer), self.owner(node));
             needs.hearings.push(Hearing { batch: now, from, to, peer, node });
             needs.updates.entry(node).or_insert((0, to)).0 += 1;
@@ -191,21 +183,26 @@ impl Planner {
         }
     }
 
+    /// Each endpoint of a batch and the peer of its last mail, ascending.
+    fn last_heard(&self, batch: &GlobalBatch<'_>) -> BTreeMap<NodeId, NodeId> {
+        let mut heard = BTreeMap::new();
+        for &event in batch.events {
+            let ends = [self.stream.source(event), self.stream.destination(event)];
+            heard.insert(ends[0], ends[1]);
+            heard.insert(ends[1], ends[0]);
+        }
+        heard
+    }
+
     /// What a batch sends and replays, over all ranks, as far as the state goes: all but pushed rows and embeddings, which are
     /// counted as they are planned.
     pub(super) fn count_mails(&self, batch: &GlobalBatch<'_>, traffic: &mut Traffic) {
         if !self.pass.writes {
             return;
         }
-        let mut hears: HashMap<NodeId, NodeId> = HashMap::new(); // the last of a node's mails
-        for &event in batch.events {
-            let ends = [self.stream.source(event), self.stream.destination(event)];
-            hears.insert(ends[0], ends[1]);
-            hears.insert(ends[1], ends[0]);
-        }
         let mut memories: HashSet<(Rank, NodeId)> = HashSet::new();
         let mut pairs: HashSet<(Rank, Rank)> = HashSet::new();
-        for (node, peer) in hears {
+        for (node, peer) in self.last_heard(batch) {
             let from = self.owner(peer);
             for (i, to) in self.holders(node).enumerate() {
                 traffic.updates += u64::from(i > 0);
