@@ -1,6 +1,6 @@
 //! Mutational fuzzing of every reader: `cargo run --release -p tidemill-data --example fuzz -- SECONDS [GROUP]`.
 //!
-//! Seeds of a group (text, packed, table, stream, npy) are mutated, written to a file, read by `load` and by `check`. Any
+//! Seeds of a group (text, packed, table, stream, npy, npz) are mutated, written to a file, read by `load` and by `check`. Any
 //! answer is right but a panic; the first input that makes one is kept in `fuzz-GROUP.bin`, and the exit code is 1.
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidemill_data::{DataConfig, GenerateConfig, Key, Purpose, Watch, check, generate, load};
+use tidemill_data::{CandidateSets, DataConfig, EventId, GenerateConfig, Key, Purpose, Watch, check, generate, load};
 
 type Seed = (&'static str, Vec<u8>);
 
@@ -18,7 +18,14 @@ fn main() {
     let seconds = arguments.next().and_then(|a| a.parse().ok()).unwrap_or(60u64);
     let only = arguments.next();
     std::panic::set_hook(Box::new(|_| {}));
-    let groups = [("text", texts()), ("packed", packed()), ("table", tables()), ("stream", streams()), ("npy", npys())];
+    let groups = [
+        ("text", texts()),
+        ("packed", packed()),
+        ("table", tables()),
+        ("stream", streams()),
+        ("npy", npys()),
+        ("npz", npzs()),
+    ];
     let chosen: Vec<_> = groups.into_iter().filter(|(name, _)| only.as_ref().is_none_or(|o| o == name)).collect();
     let mut panics = 0;
     for (name, seeds) in &chosen {
@@ -38,10 +45,7 @@ fn run(group: &str, seeds: &[Seed], time: Duration) -> u64 {
         let path = folder.path().join(name);
         std::fs::write(&path, &bytes).expect("a writable folder");
         prepare(folder.path(), name);
-        let node_features = (group == "npy").then(|| path.clone());
-        let data = if group == "npy" { folder.path().join("events.csv") } else { path };
-        let config = DataConfig { node_features, ..DataConfig::of(data) };
-        match catch_unwind(AssertUnwindSafe(|| read(&config))) {
+        match catch_unwind(AssertUnwindSafe(|| read(&path))) {
             Ok(fine) => accepted += u64::from(fine),
             Err(_) => {
                 panics += 1;
@@ -61,6 +65,7 @@ fn run(group: &str, seeds: &[Seed], time: Duration) -> u64 {
 fn prepare(folder: &Path, name: &str) {
     let (file, bytes) = match name {
         "nodes.npy" => ("events.csv", b"src,dst,timestamp\n0,1,1\n1,2,2\n".to_vec()),
+        "sets.npz" => ("events.csv", b"src,dst,timestamp\n0,1,1\n1,2,2\n".to_vec()),
         "ml_x.npy" => ("ml_x.csv", b",u,i,ts,label,idx\n0,1,3,1,0,1\n1,2,3,2,0,2\n".to_vec()),
         "ml_x.csv" => ("ml_x.npy", npy(3, 2)),
         _ => return,
@@ -68,7 +73,25 @@ fn prepare(folder: &Path, name: &str) {
     std::fs::write(folder.join(file), bytes).expect("a writable folder");
 }
 
-fn read(config: &DataConfig) -> bool {
+/// Reads a mutant, as what its name says, or with the file it goes with.
+fn read(path: &Path) -> bool {
+    let beside = |name: &str| DataConfig::of(path.with_file_name(name));
+    match path.file_name().and_then(|name| name.to_str()) {
+        Some("nodes.npy") => read_stream(&DataConfig { node_features: Some(path.to_owned()), ..beside("events.csv") }),
+        Some("ml_x.npy") => read_stream(&beside("ml_x.csv")),
+        Some("sets.npz") => read_sets(&beside("events.csv"), path),
+        _ => read_stream(&DataConfig::of(path)),
+    }
+}
+
+fn read_sets(config: &DataConfig, path: &Path) -> bool {
+    let events = load(config, &mut |_| {}).expect("a stream of two events");
+    let all = [EventId(0), EventId(1)];
+    let sets = CandidateSets::stored(&events, path, &all);
+    sets.map(|sets| all.map(|event| sets.of(event))).is_ok()
+}
+
+fn read_stream(config: &DataConfig) -> bool {
     let watch = Watch { notice: &mut |_| {}, progress: &mut |_, _| {}, scratch: None };
     let _ = check(config, watch).map(|report| report.to_string());
     load(config, &mut |_| {}).map(|stream| stream.hash()).is_ok()
@@ -196,7 +219,27 @@ fn streams() -> Vec<Seed> {
 }
 
 fn npys() -> Vec<Seed> {
-    vec![("nodes.npy", npy(3, 2)), ("nodes.npy", npy(5, 1))]
+    vec![("nodes.npy", npy(3, 2)), ("nodes.npy", npy(5, 1)), ("ml_x.npy", npy(3, 2))]
+}
+
+/// Sets of candidates for both events, as `experiments/tgb_candidates.py` writes them.
+fn npzs() -> Vec<Seed> {
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    let mut npz = npyz::npz::NpzWriter::new(&mut bytes);
+    let mut put = |name: &str, values: &[i64]| {
+        use npyz::{NpyWriter, WriterBuilder};
+        let writer = npz.array(name, Default::default()).expect("memory").default_dtype();
+        let mut writer = writer.shape(&[values.len() as u64]).begin_nd().expect("memory");
+        writer.extend(values.iter().copied()).expect("memory");
+        NpyWriter::finish(writer).expect("memory");
+    };
+    put("source", &[0, 1]);
+    put("destination", &[1, 2]);
+    put("offset", &[0, 1, 3]);
+    put("negative", &[2, 0, 1]);
+    put("time", &[1, 2]);
+    drop(npz);
+    vec![("sets.npz", bytes.into_inner())]
 }
 
 fn npy(rows: u64, dim: u64) -> Vec<u8> {

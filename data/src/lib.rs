@@ -20,6 +20,7 @@ pub mod generate;
 pub mod id;
 pub mod negative;
 pub mod node_set;
+mod npy;
 pub mod philox;
 pub mod split;
 pub mod statistics;

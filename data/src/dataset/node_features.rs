@@ -6,10 +6,11 @@
 use super::table::{FloatRows, Table, cast};
 use crate::error::{Error, Fault, FaultKind, Result};
 use crate::id::NodeId;
+use crate::npy::{self, NpyArray};
 use crate::stream::{Endpoint, EventStream, RawId, ipc};
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Int64Type};
-use npyz::{DType, NpyFile, Order};
+use npyz::{DType, Order};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
@@ -44,11 +45,7 @@ fn from_npy(
 ) -> Result<(Vec<f32>, usize)> {
     let size = file.metadata().map_err(|e| Error::io(path, "read", e))?.len();
     file.rewind().map_err(|e| Error::io(path, "read", e))?;
-    let broken = |_| unfit(path, "the npy file is damaged or cut short; save it again");
-    if !dimensions_multiply(&mut file).map_err(|e| Error::io(path, "read", e))? {
-        return Err(unfit(path, "the npy file's shape has more numbers than any file; save it again"));
-    }
-    let npy = NpyFile::new(BufReader::new(file)).map_err(broken)?;
+    let npy = npy::open(BufReader::new(file)).map_err(|e| damaged(path, &e))?;
     let (count, dim) = match *npy.shape() {
         [count] => (count, 1),
         [count, dim] => (count, dim),
@@ -66,22 +63,12 @@ fn from_npy(
     arrange(stream, path, &values, count as usize, dim, notice).map(|rows| (rows, dim))
 }
 
-/// Whether the dimensions in an npy header have a product: npyz multiplies them, whatever they are. The file is at its start.
-fn dimensions_multiply(file: &mut File) -> std::io::Result<bool> {
-    let mut header = Vec::new();
-    file.by_ref().take(1 << 16).read_to_end(&mut header)?; // longer headers are those of records, which are not read
-    file.rewind()?;
-    let text = String::from_utf8_lossy(&header);
-    let product = |group: &str| {
-        let inside = group.split(')').next().unwrap_or_default();
-        let numbers = inside.split(',').map(|number| number.trim().trim_end_matches('L')).filter(|n| !n.is_empty());
-        numbers.filter_map(|number| number.parse().ok()).try_fold(1u64, |product, n: u64| product.checked_mul(n))
-    };
-    Ok(text.split('(').skip(1).all(|group| product(group).is_some()))
+fn damaged(path: &Path, error: &std::io::Error) -> Error {
+    unfit(path, format!("the npy file is damaged or cut short ({error}); save it again"))
 }
 
-fn read_values(path: &Path, npy: NpyFile<BufReader<File>>) -> Result<Vec<f32>> {
-    let broken = |_| unfit(path, "the npy file is damaged or cut short; save it again");
+fn read_values(path: &Path, npy: NpyArray<BufReader<File>>) -> Result<Vec<f32>> {
+    let broken = |error| damaged(path, &error);
     let dtype = npy.dtype();
     let kind = match &dtype {
         DType::Plain(plain) => plain.to_string(),

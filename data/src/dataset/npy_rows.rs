@@ -1,9 +1,9 @@
 //! Rows of an npy matrix by number, read block by block: the features beside `ml_*.csv`.
 
 use crate::error::{Error, Fault, FaultKind, Result};
-use npyz::{DType, NpyHeader, Order};
+use crate::npy;
+use npyz::{DType, Order};
 use std::fs::File;
-use std::io::{BufReader, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -33,12 +33,12 @@ impl NpyRows {
     pub(crate) fn open(path: &Path) -> Result<NpyRows> {
         let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
         let size = file.metadata().map_err(|e| Error::io(path, "open", e))?.len();
-        let mut reader = BufReader::new(&file);
         let unfit = |what: &str| -> Error {
             Fault::of_file(path, FaultKind::Damaged { what: format!("npy of features: {what}") }).into()
         };
-        let header = NpyHeader::from_reader(&mut reader).map_err(|_| unfit("its header"))?;
-        let start = reader.stream_position().map_err(|e| Error::io(path, "read", e))?;
+        let npy = npy::open(&file).map_err(|e| unfit(&format!("its header ({e})")))?;
+        let header = npy.header().clone();
+        let start = npy::values_start(npy).ok_or_else(|| unfit("its header"))?;
         let kind = match header.dtype() {
             DType::Plain(plain) => plain.to_string(),
             _ => "a record".into(),

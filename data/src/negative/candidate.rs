@@ -11,9 +11,11 @@
 use super::choice::{distinct, skip};
 use crate::error::{Error, Result};
 use crate::id::{EventId, NodeId};
+use crate::npy;
 use crate::philox::Key;
 use crate::split::Split;
 use crate::stream::EventStream;
+use npyz::npz::{self, NpzArchive};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::BufReader;
@@ -159,8 +161,8 @@ impl Drawn {
 impl Stored {
     fn read(stream: &EventStream, path: &Path) -> Result<Stored> {
         let opened = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-        let mut archive = npyz::npz::NpzArchive::new(BufReader::new(opened))
-            .map_err(|e| unfit(path, &format!("is no npz file ({e})")))?;
+        let archive = NpzArchive::new(BufReader::new(opened));
+        let mut archive = archive.map_err(|e| unfit(path, &format!("is no npz file ({e})")))?;
         let mut floats = |name: &str| -> Result<Vec<f64>> { column(&mut archive, path, name) };
         let (source, destination, time) = (floats("source")?, floats("destination")?, floats("time")?);
         let (offset, negative) = (floats("offset")?, floats("negative")?);
@@ -183,10 +185,11 @@ impl Stored {
 }
 
 /// One array of numbers, of whatever width.
-fn column(archive: &mut npyz::npz::NpzArchive<BufReader<File>>, path: &Path, name: &str) -> Result<Vec<f64>> {
+fn column(archive: &mut NpzArchive<BufReader<File>>, path: &Path, name: &str) -> Result<Vec<f64>> {
     let trouble = |e: std::io::Error| unfit(path, &format!("can not be read at the array `{name}` ({e})"));
-    let array = archive.by_name(name).map_err(trouble)?;
-    let array = array.ok_or_else(|| unfit(path, &format!("has no array `{name}`")))?;
+    let entry = archive.zip_archive().by_name(&npz::file_name_from_array_name(name));
+    let entry = entry.map_err(|e| unfit(path, &format!("has no array `{name}` ({e})")))?;
+    let array = npy::open(entry).map_err(trouble)?;
     match array.dtype().descr().trim_matches(['\'', '"']) {
         "<i4" => Ok(array.into_vec::<i32>().map_err(trouble)?.into_iter().map(f64::from).collect()),
         "<i8" => Ok(array.into_vec::<i64>().map_err(trouble)?.into_iter().map(|x| x as f64).collect()),

@@ -42,12 +42,12 @@ fn lengths_that_change_leave_every_bit_as_it_is() {
         let run = folder.path().join(format!("{}-{}", bounds.0, bounds.1));
         trainer.start_run(Some(&run), "queues", Console { quiet: true, ..Console::default() }).expect("a run");
         let group = folder.path().to_owned();
-        write_group(&group, 40);
+        write_group(&group, 97); // short of memory before the first plan is sent, however far ahead plans get later
         trainer.pipeline.queue_lengths().read_memory_by(MemoryProbe::of_group(&group));
         let seen = AtomicU64::new(0);
         trainer.hooks.on_batch(Box::new(move |_| {
             let batch = seen.fetch_add(1, Ordering::Relaxed);
-            write_group(&group, if batch % 12 < 6 { 40 } else { 97 });
+            write_group(&group, if batch % 12 < 6 { 97 } else { 40 });
             std::thread::sleep(Duration::from_millis(1));
         }));
         trainer.train_epoch().expect("trains");
