@@ -119,6 +119,8 @@ pub struct Share {
     pub rows: Vec<NodeId>,
     /// Embeddings of `mine`, as sources, destinations, negatives: indices into those made here, then those received.
     pub embeddings: Vec<u32>,
+    /// Where the batch's sources, then destinations, are embedded: the rank, and which of the roots it makes.
+    pub made: Vec<(Rank, u32)>,
     /// What is sent and received.
     pub exchange: Exchange,
     /// Counts for the summary.
@@ -223,6 +225,8 @@ pub struct PassFacts {
     pub blank: bool,
     /// Batches write their endpoints' rows.
     pub writes: bool,
+    /// Mails carry what their sender's embedding is, from where it is made; else the sender's memory, from its owner.
+    pub embeddings_mailed: bool,
 }
 
 /// Which rows are not simply fetched when they are needed.
@@ -338,7 +342,7 @@ impl Planner {
         self.link_embeddings(batch, (&primary, &embedder), &samples, &mut share);
         share.sample = samples.into_iter().nth(self.me.index()).expect("a sample for each rank");
         share.rows = self.rows_read(batch, &share.sample);
-        self.count_mails(batch, &mut share.traffic);
+        self.count_mails(batch, &share.made, &mut share.traffic);
         self.mark_written(batch);
         share
     }
@@ -550,11 +554,15 @@ impl Planner {
         let mut next = vec![0usize; samples.len()]; // place in each rank's list of roots
         let mut seen: BTreeMap<(Rank, Rank), BTreeMap<u32, u32>> = BTreeMap::new();
         let mut at: Vec<(Rank, u32)> = vec![(self.me, u32::MAX); batch.roots.len()];
+        let positives = 2 * batch.events.len();
         for logical in 0..batch.roots.len() {
             let (rank, asking) = (embedder[logical], primary[batch.event_of(logical)]);
             let place = &mut next[rank.index()];
             let row = samples[rank.index()].root_of[*place];
             *place += 1;
+            if logical < positives {
+                share.made.push((rank, row));
+            }
             if rank == asking {
                 at[logical] = (rank, row);
                 continue;

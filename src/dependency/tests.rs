@@ -59,7 +59,7 @@ impl Fixture {
     /// Every rank's share of every batch.
     fn shares(&self, delegate: Auto<bool>, cache: u64) -> Vec<Vec<Share>> {
         let weights = Weights { row: 100, embedding: 40, feature: 0, cache };
-        let pass = PassFacts { training: true, blank: true, writes: true };
+        let pass = PassFacts { training: true, blank: true, writes: true, embeddings_mailed: false };
         let planner = |rank| Planner::new(Rank(rank), &self.stream, self.partition.clone(), delegate, weights, pass);
         let mut planners: Vec<Planner> = (0..RANKS as u16).map(planner).collect();
         let mut scratch = SampleScratch::default();
@@ -191,7 +191,7 @@ fn the_worked_example_of_cached_and_fetched_rows() {
     let costs = Costs { rates, alpha: 1.0, beta: 1.0, row: 1000, memory: 0, embedding: 400 };
     let policy = Policy { tau: Auto::Value(0.6), costs, gated: false, corrections: None, looks_ahead: false };
     let weights = Weights { row: 1000, embedding: 400, feature: 0, cache: 1 << 30 };
-    let pass = PassFacts { training: true, blank: true, writes: true };
+    let pass = PassFacts { training: true, blank: true, writes: true, embeddings_mailed: false };
     let planner = |rank| Planner::new(Rank(rank), &stream, partition.clone(), Auto::Value(false), weights, pass);
     let mut scratch = SampleScratch::default();
     for rank in 0..4 {

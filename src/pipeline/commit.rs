@@ -77,12 +77,13 @@ pub struct CommitPlan {
     pub times: Vec<Timestamp>,
     /// New mails in order, with their owners.
     pub mails: Vec<(NodeId, Mail)>,
-    /// What the mails carry, `[Q]`: the peers' places in `nodes` (on one of several ranks, then `replays`, then what peers send) or roots; under [`RowsOf::Roots`] the *messages* that each mail is the
+    /// What the mails carry, `[Q]`: the peers' places in `nodes` (on one of several ranks, then `replays`) or roots, there followed by
+    /// what peers send; under [`RowsOf::Roots`] the *messages* that each mail is the
     /// mean of, mail after mail. Message 2i is what event i's source sends, 2i + 1 what its destination sends.
     pub payload_rows: Vec<u32>,
     /// How many messages each mail is the mean of, `[Q]`; empty if one each.
     pub messages: Vec<u32>,
-    /// Committed memory that travels for mails: out, places in `nodes`; in, one entry each. Nothing alone.
+    /// What travels for mails, committed memory or embeddings: out, places in `nodes` or roots; in, one entry each. Nothing alone.
     pub peers: Routes<u32>,
     /// Other ranks' nodes whose replicas are brought forward: they get mails as `nodes` do, and places after theirs.
     pub replays: Vec<NodeId>,
@@ -106,7 +107,7 @@ pub(super) struct End {
     pub(super) event: EventId,
     /// Number of the endpoint among the batch's logical roots.
     logical: usize,
-    peer_logical: usize,
+    pub(super) peer_logical: usize,
     /// Number of what it sends.
     message: u32,
 }

@@ -3,7 +3,7 @@
 //! Integers only. A plan is a pure function of the pass, the epoch and the batch number, so it may be made ahead of time,
 //! on any thread and on any rank. On one of several ranks it is that rank's share of the global batch.
 
-use super::commit::{CommitPlan, CommitPlanner, MailRule};
+use super::commit::{CommitPlan, CommitPlanner, MailRule, RowsOf};
 use super::rank_commit::RankCommitPlanner;
 use crate::dependency::window::WindowNeeds;
 use crate::dependency::{Costs, Counts, Exchange, GlobalBatch, PassFacts, Planner, Policy, Share, Traffic, Weights};
@@ -247,7 +247,8 @@ impl EventStage {
         self.planner = self.among.as_ref().map(|among| {
             let partition = pass.partition.clone().expect("a pass on one of several ranks has a partition");
             let Among { me, delegate, weights, writes, policy, .. } = among.clone();
-            let facts = PassFacts { training: pass.is_training(), blank: blank || !writes, writes };
+            let embeddings_mailed = pass.mail.rows_of == RowsOf::Mixed;
+            let facts = PassFacts { training: pass.is_training(), blank: blank || !writes, writes, embeddings_mailed };
             let planner = Planner::new(me, &self.stream, partition, delegate, weights, facts);
             match policy {
                 // No gradient opens or closes a gate, and scores are never of what was pruned.
@@ -270,7 +271,7 @@ impl EventStage {
             None => whole_share(&global, &mut self.scratch),
         };
         let commit = match &self.planner {
-            Some(planner) => self.rank_commits.plan(pass.mail, &self.stream, &events, &share.rows, (planner, batch)),
+            Some(planner) => self.rank_commits.plan(pass.mail, &self.stream, &events, &share, (planner, batch)),
             None => self.commits.plan(pass.mail, &self.stream, &events, &share.sample),
         };
         let seen = pass.edges.as_ref().map(|edges| pairs_seen(&self.stream, edges, &events, &drawn));

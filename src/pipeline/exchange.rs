@@ -273,13 +273,13 @@ impl Peers {
         Ok(())
     }
 
-    /// Exchanges the committed memory that mails carry from one rank's nodes to another's.
+    /// Exchanges what mails carry from one rank to another.
     ///
-    /// * `rows`: `[C, D_m]`: what this rank commits. * returns `[C + received, D_m]`.
+    /// * `rows`: `[C, D_p]`: the memory that this rank commits, or the embeddings that it makes. * returns `[C + received, D_p]`.
     ///
     /// # Errors
     /// A lost peer.
-    pub fn exchange_memory(&self, plan: &BatchPlan, rows: &Tensor) -> Result<Tensor> {
+    pub fn exchange_payload(&self, plan: &BatchPlan, rows: &Tensor) -> Result<Tensor> {
         self.append(&plan.commit.peers, self.tag(Purpose::Commit, plan.batch), rows)
     }
 

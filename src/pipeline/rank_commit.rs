@@ -1,12 +1,14 @@
-//! What a batch writes on one of several ranks: its own nodes, and the memory that travels for mails between ranks.
+//! What a batch writes on one of several ranks: its own nodes, and what travels for mails between ranks.
 //!
 //! The commit rule: only a node's owner computes its new row, for every event that touches it, whoever that event is primary
-//! for. From other ranks it needs the peers' committed memory and nothing else; each such row travels once a batch and rank.
-//! A replica of another rank's node that the rank keeps current gets the same mails, and s(peer) is taken from a replica where
-//! there is one. A pure function of events, owners and replicas, so sender and receiver find the same lists in the same order.
+//! for. From other ranks it needs what the mails carry and nothing else: the peers' committed memory, from their owners, or their
+//! embeddings (DyRep), from the ranks that make them. Each such row travels once a batch and rank. A replica of another rank's
+//! node that the rank keeps current gets the same mails, and s(peer) is taken from a replica where there is one; mails of
+//! embeddings can not be replayed. A pure function of events, owners, embedders and replicas, so sender and receiver find the
+//! same lists in the same order.
 
-use super::commit::{CommitPlan, MailRule, MailsKept, ends};
-use crate::dependency::{Planner, Routes};
+use super::commit::{CommitPlan, MailRule, MailsKept, RowsOf, ends};
+use crate::dependency::{Planner, Routes, Share};
 use crate::memory::{Mail, unsent};
 use crate::partition::Rank;
 use crate::replay::Unit;
@@ -16,6 +18,23 @@ use tidemill_data::stream::EventStream;
 use tidemill_models::model::MailTargets;
 
 const NONE: u32 = u32::MAX;
+
+/// A mail on its way, and where what it carries is made.
+#[derive(Clone, Copy)]
+struct Sent {
+    node: NodeId,
+    mail: Mail,
+    carried: Carried,
+}
+
+/// A row that a mail carries.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Carried {
+    /// The committed memory of a node, which its owner has.
+    Memory(NodeId),
+    /// An embedding: the rank that makes it, and which of its roots.
+    Root(Rank, u32),
+}
 
 /// Plans a rank's commits; owns the scratch space for it, 8 bytes a node.
 pub struct RankCommitPlanner {
@@ -31,36 +50,42 @@ impl RankCommitPlanner {
 
     /// What this rank writes of the global batch `events`.
     ///
-    /// * `rows`: the rows read, own endpoints among them. * `batch`: its number, which the planner has shared out.
+    /// * `share`: this rank's, whose rows have own endpoints among them. * `batch`: its number, which the planner has shared out.
     pub fn plan(
         &mut self,
         rule: MailRule,
         stream: &EventStream,
         events: &[EventId],
-        rows: &[NodeId],
+        share: &Share,
         (planner, batch): (&Planner, usize),
     ) -> CommitPlan {
         if rule.targets == MailTargets::Nobody {
             return CommitPlan::default();
         }
-        rows.iter().enumerate().for_each(|(row, node)| self.row_of[node.index()] = row as u32);
+        share.rows.iter().enumerate().for_each(|(row, node)| self.row_of[node.index()] = row as u32);
         let mut endpoints = Vec::new(); // all ranks', each once, in order of appearance
-        let mut sent: Vec<(u32, Mail)> = Vec::with_capacity(2 * events.len()); // (place of the receiver, mail)
+        let mut sent: Vec<(u32, Sent)> = Vec::with_capacity(2 * events.len()); // (place of the receiver, mail)
         for end in ends(rule.order, stream, events) {
             let slot = &mut self.slot_of[end.node.index()];
             if *slot == NONE {
                 *slot = endpoints.len() as u32;
                 endpoints.push(end.node);
             }
-            sent.push((*slot, unsent(end.peer, end.event, stream.time(end.event))));
+            let carried = match rule.rows_of {
+                RowsOf::Mixed => Carried::Root(share.made[end.peer_logical].0, share.made[end.peer_logical].1),
+                _ => Carried::Memory(end.peer),
+            };
+            let mail = unsent(end.peer, end.event, stream.time(end.event));
+            sent.push((*slot, Sent { node: end.node, mail, carried }));
         }
         if rule.kept == MailsKept::Last {
             let mut last = vec![None; endpoints.len()];
             sent.into_iter().for_each(|mail| last[mail.0 as usize] = Some(mail));
             sent = last.into_iter().flatten().collect();
         }
-        let mails: Vec<(NodeId, Mail)> = sent.into_iter().map(|(to, mail)| (endpoints[to as usize], mail)).collect();
-        let mut plan = self.own_part(&endpoints, mails, planner);
+        let sent: Vec<Sent> = sent.into_iter().map(|(_, mail)| mail).collect();
+        let roots = (rule.rows_of == RowsOf::Mixed).then(|| share.sample.hops[0].roots.len() as u32);
+        let mut plan = self.own_part(&endpoints, &sent, roots, planner);
         if planner.policy().is_some_and(|policy| policy.looks_ahead) {
             plan.units = units(&plan.replays, stream, events, (planner, batch));
         }
@@ -68,8 +93,10 @@ impl RankCommitPlanner {
         plan
     }
 
-    /// Keeps what this rank writes, and notes whose committed memory it sends and gets.
-    fn own_part(&mut self, endpoints: &[NodeId], mails: Vec<(NodeId, Mail)>, planner: &Planner) -> CommitPlan {
+    /// Keeps what this rank writes, and notes what it sends and gets for mails.
+    ///
+    /// * `roots`: how many it embeds, where mails carry embeddings.
+    fn own_part(&mut self, endpoints: &[NodeId], sent: &[Sent], roots: Option<u32>, planner: &Planner) -> CommitPlan {
         let own = |node: NodeId| planner.owner(node) == planner.me();
         let nodes: Vec<NodeId> = endpoints.iter().copied().filter(|&node| own(node)).collect();
         let rows = nodes.iter().map(|node| self.row_of[node.index()]).collect();
@@ -78,40 +105,52 @@ impl RankCommitPlanner {
         for (place, node) in nodes.iter().chain(&replays).enumerate() {
             self.slot_of[node.index()] = place as u32;
         }
-        let (peers, received) = self.routes(&mails, planner);
-        let mut first = HashMap::new(); // where each peer's memory begins among what is at hand
-        let mut end = (nodes.len() + replays.len()) as u32;
+        let (peers, received) = self.routes(sent, planner);
+        let mut first = HashMap::new(); // where what each peer sends begins among what is at hand
+        let mut end = roots.unwrap_or((nodes.len() + replays.len()) as u32);
         for (rank, list) in &peers.into {
             first.insert(*rank, end);
             end += list.len() as u32;
         }
-        let place = |peer: NodeId| match received.get(&peer) {
+        let place = |carried: Carried| match received.get(&carried) {
             Some((rank, at)) => first[rank] + at,
-            None => self.slot_of[peer.index()],
+            None => self.place(carried),
         };
-        let mails: Vec<(NodeId, Mail)> = mails.into_iter().filter(|&(node, _)| own(node) || followed(node)).collect();
-        let payload_rows = mails.iter().map(|(_, mail)| place(mail.peer)).collect();
+        let here = || sent.iter().filter(|sent| own(sent.node) || followed(sent.node));
+        let mails = here().map(|sent| (sent.node, sent.mail)).collect();
+        let payload_rows = here().map(|sent| place(sent.carried)).collect();
         CommitPlan { nodes, rows, mails, payload_rows, peers, replays, ..CommitPlan::default() }
     }
 
-    /// Whose committed memory travels for mails, and from whom and at which place each node's comes.
-    fn routes(&self, mails: &[(NodeId, Mail)], planner: &Planner) -> (Routes<u32>, HashMap<NodeId, (Rank, u32)>) {
+    /// Where a row that this rank makes is among those it makes.
+    fn place(&self, carried: Carried) -> u32 {
+        match carried {
+            Carried::Memory(node) => self.slot_of[node.index()],
+            Carried::Root(_, root) => root,
+        }
+    }
+
+    /// What travels for mails, and from whom and at which place each row comes.
+    fn routes(&self, mails: &[Sent], planner: &Planner) -> (Routes<u32>, HashMap<Carried, (Rank, u32)>) {
         let (me, mut routes) = (planner.me(), Routes::default());
-        let mut sent: HashSet<(Rank, NodeId)> = HashSet::new();
-        let mut received: HashMap<NodeId, (Rank, u32)> = HashMap::new();
+        let mut sent: HashSet<(Rank, Carried)> = HashSet::new();
+        let mut received: HashMap<Carried, (Rank, u32)> = HashMap::new();
         let mut counts: HashMap<Rank, u32> = HashMap::new();
-        for &(node, mail) in mails {
-            let from = planner.owner(mail.peer);
+        for &Sent { node, carried, .. } in mails {
+            let (from, peer) = match carried {
+                Carried::Memory(peer) => (planner.owner(peer), Some(peer)),
+                Carried::Root(maker, _) => (maker, None),
+            };
             for to in planner.holders(node) {
-                if from == to || planner.replicates(to, mail.peer) {
+                if from == to || peer.is_some_and(|peer| planner.replicates(to, peer)) {
                     continue;
                 }
-                if from == me && sent.insert((to, mail.peer)) {
-                    routes.note(me, from, to, self.slot_of[mail.peer.index()]);
+                if from == me && sent.insert((to, carried)) {
+                    routes.note(me, from, to, self.place(carried));
                 }
-                if to == me && !received.contains_key(&mail.peer) {
+                if to == me && !received.contains_key(&carried) {
                     let count = counts.entry(from).or_default();
-                    received.insert(mail.peer, (from, *count));
+                    received.insert(carried, (from, *count));
                     *count += 1;
                     routes.note(me, from, to, 0);
                 }

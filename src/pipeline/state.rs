@@ -264,7 +264,7 @@ impl StateWriter {
     }
 
     /// The state commit of a batch: steps 3 and 4 of a TGN step. An owner alone writes its nodes; of other ranks' it needs no
-    /// more than the memory that mails carry. Replicas of other ranks' nodes are brought forward along with it.
+    /// more than what mails carry. Replicas of other ranks' nodes are brought forward along with it.
     ///
     /// # Errors
     /// A lost peer.
@@ -291,12 +291,13 @@ impl StateWriter {
             CommitRows::ReadAgain => self.read_again(&lock(memory), &batch.plan, model),
         };
         let (at_hand, kept) = self.with_replicas(committed, memory, batch, model);
-        let payload = match self.payload {
-            Payload::MemoryRow => match peers {
-                Some(peers) => of(&peers.exchange_memory(&batch.plan, &at_hand)?, &plan.payload_rows),
-                None => of(&at_hand, &plan.payload_rows),
-            },
-            _ => of(&embedded.carried.as_ref().unwrap_or(&embedded.z).detach(), &plan.payload_rows),
+        let carried = match self.payload {
+            Payload::MemoryRow => at_hand.shallow_clone(),
+            _ => embedded.carried.as_ref().unwrap_or(&embedded.z).detach(),
+        };
+        let payload = match peers {
+            Some(peers) => of(&peers.exchange_payload(&batch.plan, &carried)?, &plan.payload_rows),
+            None => of(&carried, &plan.payload_rows),
         };
         let encode = |elapsed: &[i64]| {
             gather.shape.code_dim?;

@@ -192,6 +192,12 @@ impl Trainer {
         let spec = model.spec();
         if comm.world() > 1 {
             can_be_shared(&config, &spec)?;
+            if comm.rank() == 0 && tau_cache(&config, &spec) != config.dependency.tau_cache {
+                let name = config.model.name.name();
+                tracing::warn!(
+                    "dependency.tau_cache has no effect: {name}'s mails carry embeddings and can not be replayed; all rows are fetched"
+                );
+            }
             comm.agree("configuration", config.fixed_on_resume().to_toml().as_bytes())?;
             comm.agree("data", stream.hash().as_bytes())?;
         }
@@ -199,7 +205,7 @@ impl Trainer {
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
         let gather = Gather { stream: stream.clone(), shape: memory.shape() };
         let reader = StateReader::new(gather.clone(), &*model, config.train.loss);
-        if comm.world() > 1 && config.dependency.tau_cache != Auto::Value(0.0) {
+        if comm.world() > 1 && tau_cache(&config, &spec) != Auto::Value(0.0) {
             config.calibration = calibrate(config.calibration, &comm, CALIBRATION, &gather, &*model)?;
         }
         let among = (comm.world() > 1).then(|| among(&config, &spec, &comm, memory.shape(), &stream));
@@ -259,10 +265,11 @@ fn can_be_shared(config: &Config, spec: &StateSpec) -> Result<()> {
         Err(Error::Usage { problem: problem.to_owned(), mend: format!("{mend}, or start one rank") })
     };
     let endpoints = matches!(spec.mail_targets, MailTargets::Endpoints | MailTargets::Nobody);
-    if !endpoints || spec.payload != Payload::MemoryRow || spec.mail_keeping != MailKeeping::UntilApplied {
+    let pairs = matches!(spec.payload, Payload::Pair | Payload::PairSum);
+    if !endpoints || pairs || spec.mail_keeping != MailKeeping::UntilApplied {
         return refused(
-            "mails that carry embeddings or go to neighbors do not cross ranks yet",
-            "set model.name to \"tgn\", \"jodie\" or \"tgat\"",
+            "mails that go to neighbors do not cross ranks yet",
+            "set model.name to \"tgn\", \"jodie\", \"dyrep\" or \"tgat\"",
         );
     }
     if config.model.name == ModelName::Edgebank {
@@ -299,22 +306,25 @@ fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateSha
         },
         writes: spec.mail_targets != MailTargets::Nobody,
         costs,
-        policy: policy(config, costs),
+        policy: policy(config, tau_cache(config, spec), costs),
+    }
+}
+
+/// The threshold up to which remote rows are cached: none is where a rank alone can not make what mails carry.
+fn tau_cache(config: &Config, spec: &StateSpec) -> Auto<f64> {
+    match spec.payload {
+        Payload::MemoryRow => config.dependency.tau_cache,
+        _ => Auto::Value(0.0),
     }
 }
 
 /// How a rank's rows are followed and gated, unless all are fetched as soon as they are needed.
-fn policy(config: &Config, costs: Costs) -> Option<Policy> {
+fn policy(config: &Config, tau: Auto<f64>, costs: Costs) -> Option<Policy> {
     let gated = config.sync.gates();
     let stale = !config.pipeline.serial && config.pipeline.staleness > 0;
     let drifts = config.replay.prunes() || stale || config.gradient.mode == GradientMode::Racom;
-    let policy = Policy {
-        tau: config.dependency.tau_cache,
-        costs,
-        gated,
-        corrections: drifts.then_some(config.sync.cached_interval),
-        looks_ahead: drifts,
-    };
+    let policy =
+        Policy { tau, costs, gated, corrections: drifts.then_some(config.sync.cached_interval), looks_ahead: drifts };
     (policy.follows() || gated).then_some(policy)
 }
 

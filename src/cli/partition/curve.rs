@@ -76,7 +76,7 @@ impl Curve {
         }
         let partition = Arc::new(partition.clone());
         let point = |&tau: &Auto<f64>| {
-            let facts = PassFacts { training: true, blank: true, writes: true };
+            let facts = PassFacts { training: true, blank: true, writes: true, embeddings_mailed: false };
             let policy = Policy { tau, costs, gated: false, corrections: None, looks_ahead: false };
             let delegate = config.dependency.delegate;
             let planner = Planner::new(Rank(0), stream, partition.clone(), delegate, weights, facts);

@@ -131,7 +131,8 @@ impl Planner {
     /// Who hears of whom through the batch's mails, and which nodes it touches.
     fn inspect_mails(&self, batch: &GlobalBatch<'_>, needs: &mut WindowNeeds) {
         let now = batch.number as u32;
-        for (node, peer) in self.last_heard(batch) {
+        for (node, sender) in self.last_heard(batch) {
+            let peer = batch.roots[sender].node;
             let (from, to) = (self.owner(peer), self.owner(node));
             needs.hearings.push(Hearing { batch: now, from, to, peer, node });
             needs.updates.entry(node).or_insert((0, to)).0 += 1;
@@ -183,30 +184,32 @@ impl Planner {
         }
     }
 
-    /// Each endpoint of a batch and the peer of its last mail, ascending.
-    fn last_heard(&self, batch: &GlobalBatch<'_>) -> BTreeMap<NodeId, NodeId> {
-        let mut heard = BTreeMap::new();
-        for &event in batch.events {
-            let ends = [self.stream.source(event), self.stream.destination(event)];
-            heard.insert(ends[0], ends[1]);
-            heard.insert(ends[1], ends[0]);
+    /// Each endpoint of a batch and the logical root of its last mail's sender, ascending.
+    fn last_heard(&self, batch: &GlobalBatch<'_>) -> BTreeMap<NodeId, usize> {
+        let (mut heard, b) = (BTreeMap::new(), batch.events.len());
+        for i in 0..b {
+            heard.insert(batch.roots[i].node, b + i);
+            heard.insert(batch.roots[b + i].node, i);
         }
         heard
     }
 
     /// What a batch sends and replays, over all ranks, as far as the state goes: all but pushed rows and embeddings, which are
     /// counted as they are planned.
-    pub(super) fn count_mails(&self, batch: &GlobalBatch<'_>, traffic: &mut Traffic) {
+    ///
+    /// * `made`: where the batch's sources and destinations are embedded.
+    pub(super) fn count_mails(&self, batch: &GlobalBatch<'_>, made: &[(Rank, u32)], traffic: &mut Traffic) {
         if !self.pass.writes {
             return;
         }
-        let mut memories: HashSet<(Rank, NodeId)> = HashSet::new();
+        let mut memories: HashSet<(Rank, Rank, u32)> = HashSet::new();
         let mut pairs: HashSet<(Rank, Rank)> = HashSet::new();
-        for (node, peer) in self.last_heard(batch) {
-            let from = self.owner(peer);
+        for (node, sender) in self.last_heard(batch) {
+            let peer = batch.roots[sender].node;
+            let (from, carried) = if self.pass.embeddings_mailed { made[sender] } else { (self.owner(peer), peer.0) };
             for (i, to) in self.holders(node).enumerate() {
                 traffic.updates += u64::from(i > 0);
-                if to != from && !self.replicates(to, peer) && memories.insert((to, peer)) {
+                if to != from && !self.replicates(to, peer) && memories.insert((from, to, carried)) {
                     pairs.insert((from, to));
                 }
             }
