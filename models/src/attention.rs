@@ -102,7 +102,7 @@ impl Attention {
         } else {
             self.query.bias(p).shallow_clone()
         };
-        constant.addmm(root, &self.query.weight(p, 0).tr())
+        p.matmul().biased(&constant, root, &self.query.weight(p, 0).tr())
     }
 
     /// Scaled queries by head, `[H, R, Q/H]`.

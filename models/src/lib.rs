@@ -40,6 +40,7 @@ pub mod neighborhood;
 pub mod node_classifier;
 pub mod optimizer;
 pub mod parameters;
+pub mod product;
 pub mod recurrent;
 pub mod tgat;
 pub mod tgn;

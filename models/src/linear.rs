@@ -51,7 +51,7 @@ impl BlockLinear {
     ///
     /// * `grad`: `[R, d_out]`, `input`: `[R, d_i]`.
     pub(crate) fn add_weight_gradient(&self, p: &mut Parameters, i: usize, grad: &Tensor, input: &Tensor) {
-        let _ = p.grad_mut(self.blocks[i]).addmm_(&grad.tr(), input);
+        p.matmul().add(&mut p.grad_mut(self.blocks[i]), &grad.tr(), input);
     }
 
     /// Adds the gradient of the bias: the sum of `grad`'s rows.
@@ -127,13 +127,13 @@ impl Mlp {
     ///
     /// * `grad`: `[R, d_out]`; `hidden`: `[R, d_hidden]`, after the relu.
     pub(crate) fn backward_output(&self, p: &mut Parameters, grad: &Tensor, hidden: &Tensor) -> Tensor {
-        let _ = p.grad_mut(self.w2).addmm_(&grad.tr(), hidden);
+        p.matmul().add(&mut p.grad_mut(self.w2), &grad.tr(), hidden);
         let _ = p.grad_mut(self.b2).g_add_(&grad.sum_dim_intlist(0, false, None));
-        hidden.threshold_backward(&grad.mm(&p[self.w2]), 0)
+        hidden.threshold_backward(&p.matmul().product(grad, &p[self.w2]), 0)
     }
 
     /// The second layer on a hidden pre-activation `[R, d_hidden]` that the caller gives up.
     pub fn output(&self, p: &Parameters, mut hidden: Tensor) -> Tensor {
-        p[self.b2].addmm(&hidden.relu_(), &p[self.w2].tr())
+        p.matmul().biased(&p[self.b2], &hidden.relu_(), &p[self.w2].tr())
     }
 }

@@ -110,7 +110,7 @@ impl MemoryUpdater {
         let hidden = self.hidden.weight(p, 0);
         let weight =
             if self.own { joined(self.input.weight(p, 0), hidden) } else { joined(&hidden.zeros_like(), hidden) };
-        joined(self.input.bias(p), self.hidden.bias(p)).addmm(own, &weight.tr())
+        p.matmul().biased(&joined(self.input.bias(p), self.hidden.bias(p)), own, &weight.tr())
     }
 }
 

@@ -10,6 +10,7 @@ use std::ops::Index;
 use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::error::{Error, Result};
+use crate::product::Matmul;
 
 /// Source of initial parameters: a pure function of the parameter's name and the element's row-major index.
 pub trait Draw {
@@ -116,6 +117,7 @@ pub struct Parameters {
     values: Tensor,
     grads: Tensor,
     entries: Vec<Entry>,
+    matmul: Matmul,
 }
 
 impl Parameters {
@@ -135,13 +137,23 @@ impl Parameters {
             });
             offset += count;
         }
-        Parameters { values, grads, entries }
+        Parameters { values, grads, entries, matmul: Matmul::Full }
+    }
+
+    /// The same, their products with rows taken in another way.
+    pub fn multiplied_by(self, matmul: Matmul) -> Parameters {
+        Parameters { matmul, ..self }
+    }
+
+    /// How the kernels take products of rows.
+    pub(crate) fn matmul(&self) -> Matmul {
+        self.matmul
     }
 
     /// A copy with buffers of its own: the same values, no gradient.
     pub fn twin(&self) -> Parameters {
         let shapes = self.entries.iter().map(|entry| (entry.name.clone(), entry.shape.clone()));
-        Parameters::over(self.values.detach().copy(), shapes)
+        Parameters::over(self.values.detach().copy(), shapes).multiplied_by(self.matmul)
     }
 
     /// How many numbers there are: P.

@@ -22,6 +22,7 @@ use crate::memory_updater::{MemoryUpdater, MessageDims, Updater};
 use crate::message::{Aggregator, MessageTime, aggregate};
 use crate::model::{MailKeeping, MailOrder, MailTargets, Mode, Model, Payload, StateSpec};
 use crate::parameters::{Declarations, Draw, Init, ParameterId, Parameters};
+use crate::product::Matmul;
 use crate::time_encoder::{Tape, TimeEncoder, TimeEncoding};
 
 /// Kind of every float in the model.
@@ -63,6 +64,8 @@ pub struct TgnConfig {
     pub dropout: f64,
     /// Kind of every float.
     pub dtype: Dtype,
+    /// How matrix products are taken.
+    pub matmul: Matmul,
     /// Whether the time encoder is trained.
     pub time_encoder: TimeEncoding,
     /// When a mail's time is encoded.
@@ -91,6 +94,7 @@ impl Default for TgnConfig {
             heads: 2,
             dropout: 0.1,
             dtype: Dtype::F32,
+            matmul: Matmul::Full,
             time_encoder: TimeEncoding::Fixed,
             message_time: MessageTime::Applied,
             aggregator: Aggregator::Last,
@@ -110,6 +114,7 @@ impl TgnConfig {
     /// [`Error::InvalidConfig`], naming the key and the mend.
     pub fn validate(&self) -> Result<()> {
         self.validate_widths()?;
+        self.validate_matmul()?;
         match self.embedding {
             Embedding::Attention => self.validate_heads(),
             Embedding::Transformer => self.validate_transformer(),
@@ -154,6 +159,15 @@ impl TgnConfig {
             )?;
         }
         Ok(())
+    }
+
+    fn validate_matmul(&self) -> Result<()> {
+        let kernels = self.dtype == Dtype::F32
+            && self.embedding == Embedding::Attention
+            && self.updater == Updater::Gru
+            && self.aggregator == Aggregator::Last;
+        let reason = "only f32 kernels do: those of a GRU updater, the last aggregator and attention";
+        require(kernels || self.matmul == Matmul::Full, "matmul", "\"bf16\"", reason, "write \"full\"")
     }
 
     fn validate_transformer(&self) -> Result<()> {
@@ -237,6 +251,8 @@ impl Tgn {
     /// If the configuration is impossible.
     pub fn new(config: &TgnConfig, features: FeatureDims, draw: &dyn Draw, device: Device) -> Result<Tgn> {
         config.validate()?;
+        let (reason, mend) = ("only kernels on a CPU do", "write \"full\", or device.kind = \"cpu\"");
+        require(device == Device::Cpu || config.matmul == Matmul::Full, "matmul", "\"bf16\"", reason, mend)?;
         let (kind, d) = (config.dtype.kind(), &mut Declarations::default());
         let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, kind, device);
         let node_projection = (features.node > 0 && features.node != config.memory_dim).then(|| {
@@ -252,7 +268,7 @@ impl Tgn {
         });
         let layers = layers.collect();
         let link = Link::declare(d, config.embedding_dim, config.decoder_init, config.dtype, device);
-        let parameters = std::mem::take(d).build(kind, device, draw);
+        let parameters = std::mem::take(d).build(kind, device, draw).multiplied_by(config.matmul);
         let config = config.clone();
         Ok(Tgn { config, features, parameters, time, node_projection, updater, layers, link })
     }

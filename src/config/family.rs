@@ -77,6 +77,7 @@ pub(super) const OWN_KEYS: &[(&str, &[ModelName])] = &[
     ("model.mail_order", MAILING),
     ("model.updater", ROW_UPDATERS),
     ("model.embedding", TGN),
+    ("model.matmul", TGN),
     ("model.root_time", &[ModelName::Tgn, ModelName::Dyrep]),
     ("model.dropout", &[ModelName::Tgn, ModelName::Tgat, ModelName::Dyrep]),
     ("model.message", RECURRENT),

@@ -76,6 +76,7 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[model]\nheads = 3", &["line 2: model.heads = 3:", "200"]),
     ("[model]\nmemory_dim = 0", &["line 2: model.memory_dim = 0:", "write 1 or more"]),
     ("[model]\nlayers = 0", &["line 2: model.layers = 0:"]),
+    ("[model]\nmatmul = \"bf16\"\ndtype = \"f64\"", &["line 2: model.matmul = \"bf16\":", "f32", "write \"full\""]),
     ("[model]\nlayers = 2", &["sampler.neighbors = [10]:", "model.layers = 2", "as in [10, 10]"]),
     ("[sampler]\nneighbors = [10, 10]", &["line 2: sampler.neighbors = [10, 10]:", "model.layers = 1"]),
     ("[sampler]\nneighbors = [0]", &["line 2: sampler.neighbors = [0]:", "from 1 to 65535"]),
@@ -455,6 +456,7 @@ layers = 1
 heads = 2
 dropout = 0.1
 dtype = "f32"
+matmul = "full"
 time_encoder = "fixed"
 message_time = "applied"
 aggregator = "last"

@@ -20,8 +20,9 @@ impl Decoder {
         let hidden = &self.mlp.hidden;
         let z = z.contiguous();
         let sources = z.index_select(0, &pairs.source); // [B, D_emb]
-        let source = hidden.bias(p).addmm(&sources, &hidden.weight(p, 0).tr());
-        let all = z.mm(&hidden.weight(p, 1).tr()); // [R, D_emb]
+        let matmul = p.matmul();
+        let source = matmul.biased(hidden.bias(p), &sources, &hidden.weight(p, 0).tr());
+        let all = matmul.product(&z, &hidden.weight(p, 1).tr()); // [R, D_emb]
         let (mut at_source, mut at_all) = (source.zeros_like(), all.zeros_like());
         let empty = |index: &Tensor| Tensor::empty(index.size(), (T::KIND, z.device()));
         let (mut positive, mut negative) = (empty(&pairs.destination), empty(&pairs.negative));
@@ -48,8 +49,8 @@ impl Decoder {
                 output: &mut output,
             });
         }
-        let mut grad_z = at_all.mm(hidden.weight(p, 1));
-        let _ = grad_z.index_add_(0, &pairs.source, &at_source.mm(hidden.weight(p, 0)));
+        let mut grad_z = matmul.product(&at_all, hidden.weight(p, 1));
+        let _ = grad_z.index_add_(0, &pairs.source, &matmul.product(&at_source, hidden.weight(p, 0)));
         hidden.add_weight_gradient(p, 0, &at_source, &sources);
         hidden.add_weight_gradient(p, 1, &at_all, &z);
         hidden.add_bias_gradient(p, &at_source);

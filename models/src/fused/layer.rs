@@ -137,8 +137,10 @@ impl AttentionLayer<'_> {
         let projection = merge.hidden.weight(p, 0); // [D_emb, Q]
         let weight = projection.mm(&p[self.attention.out_weight]);
         let constant = projection.mv(&p[self.attention.out_bias]); // absent for a root without neighbors
-        let mut hidden = merge.hidden.bias(p).addmm(&trace.root, &merge.hidden.weight(p, 1).tr()); // [R, D_emb]
-        trace.hidden = hidden.addmm_(&trace.value, &weight.tr()).addr_(&trace.present, &constant).relu_();
+        let bias = merge.hidden.bias(p);
+        let mut hidden = p.matmul().biased(bias, &trace.root, &merge.hidden.weight(p, 1).tr()); // [R, D_emb]
+        p.matmul().add(&mut hidden, &trace.value, &weight.tr());
+        trace.hidden = hidden.addr_(&trace.present, &constant).relu_();
         (merge.output(p, trace.hidden.shallow_clone()), trace)
     }
 
@@ -183,7 +185,8 @@ impl AttentionLayer<'_> {
     fn attend<T: Real>(self, p: &Parameters, trace: &mut LayerTrace, time: Frequencies) {
         let (heads, w) = (self.attention.dims.heads, self.head_width());
         for h in 0..heads {
-            let _ = self.head(&trace.query, h).mm_out(&trace.u.select(1, h), &trace.key.narrow(0, h * w, w));
+            let key = trace.key.narrow(0, h * w, w);
+            p.matmul().write(&mut trace.u.select(1, h), &self.head(&trace.query, h), &key);
         }
         let mut outputs = [&trace.code, &trace.weight, &trace.total, &trace.sum].map(Tensor::shallow_clone);
         let [code, weight, total, sum] = &mut outputs;
@@ -192,10 +195,8 @@ impl AttentionLayer<'_> {
         let clock = Clock { dt: slice(&trace.dt), w: slice(time.w), b: slice(time.b) };
         trace.hood::<T>(self).forward(slice(&trace.u), clock, out);
         for h in 0..heads {
-            let _ = trace
-                .sum
-                .select(1, h)
-                .mm_out(&self.head(&trace.value, h), &trace.value_weight.narrow(0, h * w, w).tr());
+            let weight = trace.value_weight.narrow(0, h * w, w).tr();
+            p.matmul().write(&mut self.head(&trace.value, h), &trace.sum.select(1, h), &weight);
         }
         let bias = self.attention.value.bias(p).view([1, heads, w]);
         let _ = trace.value.view([-1, heads, w]).addcmul_(&trace.total.unsqueeze(-1), &bias);

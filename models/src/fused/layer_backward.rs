@@ -62,9 +62,9 @@ impl AttentionLayer<'_> {
         let (linear, weight, bias) = (&self.merge.hidden, self.attention.out_weight, self.attention.out_bias);
         let transposed = at_hidden.tr();
         let at_constant = transposed.mv(&trace.present); // [D_emb]
-        let at_weight = transposed.mm(&trace.value); // [D_emb, Q]
-        let at_value = at_hidden.mm(&linear.weight(p, 0).mm(&p[weight]));
-        let at_root = at_hidden.mm(linear.weight(p, 1));
+        let at_weight = p.matmul().product(&transposed, &trace.value); // [D_emb, Q]
+        let at_value = p.matmul().product(at_hidden, &linear.weight(p, 0).mm(&p[weight]));
+        let at_root = p.matmul().product(at_hidden, linear.weight(p, 1));
         let projection = linear.weight(p, 0).tr();
         let _ = p.grad_mut(linear.block(0)).addmm_(&at_weight, &p[weight].tr()).addr_(&at_constant, &p[bias]);
         let _ = p.grad_mut(weight).addmm_(&projection, &at_weight);
@@ -83,7 +83,8 @@ impl AttentionLayer<'_> {
         let _ = p.grad_mut(value.bias_id()).g_add_(&at_bias.view(-1));
         let at_sum = trace.sum.empty_like();
         for h in 0..heads {
-            let _ = self.head(at_value, h).mm_out(&at_sum.select(1, h), &trace.value_weight.narrow(0, h * w, w));
+            let weight = trace.value_weight.narrow(0, h * w, w);
+            p.matmul().write(&mut at_sum.select(1, h), &self.head(at_value, h), &weight);
         }
         self.add_head_gradients(p, trace, |i| value.block(i), at_value, &trace.sum);
         let like = |x: &Tensor| x.empty_like();
@@ -107,11 +108,12 @@ impl AttentionLayer<'_> {
         let (heads, w, query) = (self.attention.dims.heads, self.head_width(), &self.attention.query);
         let at_query = trace.query.empty_like();
         for h in 0..heads {
-            let _ = at_u.select(1, h).mm_out(&self.head(&at_query, h), &trace.key.narrow(0, h * w, w).tr());
+            let key = trace.key.narrow(0, h * w, w).tr();
+            p.matmul().write(&mut self.head(&at_query, h), &at_u.select(1, h), &key);
         }
         self.add_head_gradients(p, trace, |i| self.attention.key[i], &trace.query, at_u);
         query.add_weight_gradient(p, 0, &at_query, &trace.root);
-        let _ = at_root.addmm_(&at_query, query.weight(p, 0));
+        p.matmul().add(at_root, &at_query, query.weight(p, 0));
         let at_constant = at_query.sum_dim_intlist(0, false, None); // [Q]
         let _ = p.grad_mut(query.bias_id()).g_add_(&at_constant);
         self.attention.dims.root_time.then(|| {
@@ -138,7 +140,7 @@ impl AttentionLayer<'_> {
             for i in self.blocks(trace.edge_features.is_some()) {
                 let gradient = p.grad_mut(id(i));
                 let width = gradient.size()[1];
-                let _ = gradient.narrow(0, h * w, w).addmm_(&transposed, &wide.narrow(1, from, width));
+                p.matmul().add(&mut gradient.narrow(0, h * w, w), &transposed, &wide.narrow(1, from, width));
                 from += width;
             }
         }

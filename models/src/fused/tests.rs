@@ -3,6 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::message::{Aggregator, MessageTime};
+use crate::product::Matmul;
 use crate::time_encoder::TimeEncoding;
 use crate::{
     Draw, Dtype, FeatureDims, LayerInput, LossReduction, MailInput, Mode, Model, ModelInput, PairInput, Tgn, TgnConfig,
@@ -211,6 +212,23 @@ fn a_step_equals_the_composition() {
             }
             let took_part = |model: &Tgn| model.parameters().spans().map(|span| span.took_part).collect::<Vec<_>>();
             assert_eq!(took_part(&fused), took_part(&composed), "case {number}");
+        }
+    }
+}
+
+/// Products in bfloat16 are near full ones, and are not the same: each array of a step within 5 % of its largest number.
+#[test]
+fn bfloat16_is_near() {
+    let mut case = Case::with(|c| (c.config.memory_dim, c.config.time_dim, c.fanout) = (100, 100, 10));
+    let (input, pairs) = (case.input(), case.pairs());
+    let want = step(&mut case.model(), &input, &pairs);
+    case.config.matmul = Matmul::Bf16;
+    for ((name, got), (_, want)) in step(&mut case.model(), &input, &pairs).iter().zip(&want) {
+        assert_eq!(got.kind(), Kind::Float, "{name}");
+        let difference = (got - want).abs().max().double_value(&[]);
+        if !["positive", "negative", "loss"].contains(&name.as_str()) {
+            let scale = want.abs().max().double_value(&[]);
+            assert!((1e-5 * scale..0.05 * scale).contains(&difference), "{name}: {difference:e} of {scale:e}");
         }
     }
 }

@@ -44,7 +44,7 @@ impl MemoryUpdater {
         let mut gates = self.own_part(p, &own); // [M, 4 D_m]
         let mut sums = gates.narrow(1, 0, 3 * d);
         for (i, x) in self.blocks(&message) {
-            let _ = sums.addmm_(x, &self.input.weight(p, i).tr());
+            p.matmul().add(&mut sums, x, &self.input.weight(p, i).tr());
         }
         let mut rows = own.empty_like();
         gates::forward::<T>(slice_mut(&mut gates), slice(&own), slice_mut(&mut rows), d as usize);
@@ -66,11 +66,11 @@ impl MemoryUpdater {
         gates::backward::<T>(slice_mut(&mut gates), slice(&own), slice(grad), d as usize);
         let (sums, transposed) = (gates.narrow(1, 0, 3 * d), gates.tr());
         for (i, x) in self.blocks(&message) {
-            let _ = p.grad_mut(self.input.block(i)).addmm_(&sums.tr(), x);
+            p.matmul().add(&mut p.grad_mut(self.input.block(i)), &sums.tr(), x);
         }
-        self.add_shared(p, &transposed.mm(&own), self.input.block(0), self.hidden.block(0));
+        self.add_shared(p, &p.matmul().product(&transposed, &own), self.input.block(0), self.hidden.block(0));
         self.add_shared(p, &gates.sum_dim_intlist(0, false, T::KIND), self.input.bias_id(), self.hidden.bias_id());
-        code_wanted.then(|| sums.mm(self.input.weight(p, if self.edge { 3 } else { 2 })))
+        code_wanted.then(|| p.matmul().product(&sums, self.input.weight(p, if self.edge { 3 } else { 2 })))
     }
 
     /// Adds gradients of gates `r, z, n, h_n` to those of the message's (r, z, n) and of the hidden state's (r, z, h_n) parameters.
