@@ -207,9 +207,9 @@ impl Partition {
         self.windows.first_batch(window)
     }
 
-    /// Owners in a window.
+    /// Owners in a window; in a pass without events, those at its start.
     pub fn table(&self, window: usize) -> &Arc<PartitionTable> {
-        &self.tables[window]
+        if self.tables.is_empty() { &self.last } else { &self.tables[window] }
     }
 
     /// Owners when the pass ends; those at its start if it has no events.

@@ -103,8 +103,10 @@ impl Pass {
 
     /// Who owns which node once `batches` batches of the pass are done; absent alone.
     pub fn owners_after(&self, batches: usize) -> Option<Arc<PartitionTable>> {
-        let last = batches.saturating_sub(1);
-        self.partition.as_ref().map(|partition| partition.table(partition.window_of_batch(last)).clone())
+        self.partition.as_ref().map(|partition| match partition.windows() {
+            0 => partition.last_table().clone(),
+            _ => partition.table(partition.window_of_batch(batches.saturating_sub(1))).clone(),
+        })
     }
 
     /// The pass with the samples of the known roots of its first `batches` batches kept: the positive ones, in evaluation the

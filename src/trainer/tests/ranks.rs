@@ -106,7 +106,8 @@ pub(super) fn run_prepared(config: &Config, stream: &EventStream, ranks: usize, 
             (whole.val_ap, whole.test_ap) = (outcome.val_ap, outcome.test_ap);
             whole.scores.clone_from(&outcome.scores);
         }
-        assert_eq!((outcome.val_ap, outcome.test_ap), (whole.val_ap, whole.test_ap), "all ranks say the same");
+        let bits = |outcome: &Outcome| [outcome.val_ap, outcome.test_ap].map(f64::to_bits);
+        assert_eq!(bits(&outcome), bits(&whole), "all ranks say the same");
         whole.losses.iter_mut().zip(&outcome.losses).for_each(|(sum, share)| *sum += share);
         whole.hash += outcome.hash;
         whole.primary.extend(outcome.primary);
@@ -230,6 +231,17 @@ fn mails_of_embeddings() {
             assert!(many.cached == 0 && many.replayed == Default::default() && many.state_bytes > 0);
         }
     }
+}
+
+/// A split may hold no event: there is nothing to share out then, and nothing to score.
+#[test]
+fn a_split_without_events() {
+    let mut config = config(16, 3);
+    (config.split.train, config.split.val) = (0.9, 0.1);
+    let stream = streams::small();
+    let (one, many) = (run(&config, &stream, 1), run(&config, &stream, 2));
+    assert_equal("no test events", &many, &one);
+    assert!(many.test_ap.is_nan() && one.test_ap.is_nan());
 }
 
 #[test]
