@@ -27,7 +27,7 @@ pub struct ByteSize(pub u64);
 /// A text that is no size in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no size in bytes: write a whole number and a unit (B, kB, MB, GB, TB, KiB, MiB, GiB, TiB), as in \"1GiB\""
+    "`{text}` is no size in bytes below 2^64: write a whole number and a unit (B, kB, MB, GB, TB, KiB, MiB, GiB, TiB), as in \"1GiB\""
 )]
 pub struct ParseByteSizeError {
     /// What was written.

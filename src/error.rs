@@ -127,7 +127,7 @@ pub enum Error {
 
     /// The same while ranks step apart (`gradient.mode = "racom"`): they stand at different batches.
     #[error(
-        "the {what} is not finite in epoch {epoch}, batch {batch}; the latest checkpoint is kept, try a smaller train.lr or set train.clip_norm"
+        "the {what} is not finite in epoch {epoch}, batch {batch}; try a smaller train.lr or set train.clip_norm; a checkpoint from before it, if the run made one, is kept"
     )]
     NonFiniteApart {
         /// The epoch, from 1.

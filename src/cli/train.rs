@@ -30,7 +30,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(super) out: Option<PathBuf>,
 
-    /// Goes on with a run; only epochs, patience, logging and threads may be set anew
+    /// Goes on with a run; only epochs, patience, logging and threads may be set anew; the number of ranks may be another
     #[arg(long, value_name = "RUN_DIR")]
     pub(super) resume: Option<PathBuf>,
 

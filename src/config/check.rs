@@ -365,8 +365,8 @@ impl Checks<'_> {
         self.refuse(
             !(sync.drift_budget > 0.0 && sync.drift_budget.is_finite()),
             "sync.drift_budget",
-            "no copy can be that close to its owner's row",
-            "set a number above 0; 0.05 is usual",
+            "it is a distance between a copy and its owner's row, above 0 and finite",
+            "set 0.05, which is usual",
         )
     }
 

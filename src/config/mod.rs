@@ -196,7 +196,10 @@ impl Config {
     /// # Errors
     /// A key that can not be used, or that may not differ.
     pub fn resume(path: &Path, sets: &[String]) -> Result<Config> {
-        let mend = format!("only {} may differ; start a new run for anything else", RESUME_KEYS.join(", "));
+        let mend = format!(
+            "only {} and the number of ranks may differ; start a new run for anything else",
+            RESUME_KEYS.join(", ")
+        );
         let problem = "a run that goes on keeps the values it was started with";
         refuse_sets(sets, |key| RESUME_KEYS.contains(&key), problem, &mend)?;
         Config::load(path, sets)

@@ -222,7 +222,11 @@ fn nearest_key(path: &[String]) -> Option<String> {
     let parent = &full[..full.len() - last.len()]; // "train." of "train.epoch"
     let likeness = |key: &String| {
         let (table, name) = key.split_at(key.rfind('.').map_or(0, |dot| dot + 1));
-        let by_name = strsim::normalized_damerau_levenshtein(last, name) * if table == parent { 1.0 } else { 0.9 };
+        let alike = match name.strip_prefix(last.as_str()) {
+            Some(rest) if last.len() >= 3 && rest.starts_with('_') => 0.95, // `tau` of `tau_cache`
+            _ => strsim::normalized_damerau_levenshtein(last, name),
+        };
+        let by_name = alike * if table == parent { 1.0 } else { 0.9 };
         let whole = if parent.is_empty() { 0.0 } else { strsim::normalized_damerau_levenshtein(&full, key) };
         by_name.max(whole)
     };

@@ -25,6 +25,7 @@ const BAD_FILES: &[(&str, &[&str])] = &[
     ("[train]\nepoch = 3", &["bad.toml, line 2: train.epoch is no key", "train.epochs"]),
     ("[train]\nlearning_rate = 3", &["line 2: train.learning_rate is no key"]),
     ("[model]\n\nmemory_dims = 3", &["line 3: model.memory_dims", "model.memory_dim"]),
+    ("[dependency]\ntau = 1.0", &["line 2: dependency.tau is no key", "nearest one is dependency.tau_cache"]),
     ("batch_size = 3", &["line 1: batch_size is no key", "nearest one is train.batch_size"]),
     ("[trian]\nepochs = 3", &["line 2: trian.epochs is no key", "train.epochs"]),
     ("[device]\ntype = \"cpu\"", &["line 2: device.type is no key"]),

@@ -74,6 +74,8 @@ pub struct Trainer {
     history: History,
     best: Option<Best>,
     comm: Communicator,
+    /// What was sent before the first epoch: agreements, and what calibration tried out.
+    set_up: Ledger,
     /// What training epochs sent and waited for.
     trained: Ledger,
     /// Collectives outside of batches so far.

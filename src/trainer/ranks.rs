@@ -132,7 +132,7 @@ pub(super) struct Account {
 
 impl Account {
     fn of(trainer: &Trainer) -> Account {
-        let (ledger, crossed) = (trainer.comm.ledger(), trainer.pipeline.crossed());
+        let (ledger, crossed) = (trainer.comm.ledger().since(&trainer.set_up), trainer.pipeline.crossed());
         let sum = |of: fn(&crate::comms::Account) -> std::time::Duration| -> f64 {
             Purpose::OF_BATCHES.iter().map(|&purpose| of(&trainer.trained.of(purpose)).as_secs_f64()).sum()
         };

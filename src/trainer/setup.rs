@@ -192,14 +192,11 @@ impl Trainer {
         let spec = model.spec();
         if comm.world() > 1 {
             can_be_shared(&config, &spec)?;
-            if comm.rank() == 0 && tau_cache(&config, &spec) != config.dependency.tau_cache {
-                let name = config.model.name.name();
-                tracing::warn!(
-                    "dependency.tau_cache has no effect: {name}'s mails carry embeddings and can not be replayed; all rows are fetched"
-                );
-            }
             comm.agree("configuration", config.fixed_on_resume().to_toml().as_bytes())?;
             comm.agree("data", stream.hash().as_bytes())?;
+        }
+        if comm.rank() == 0 {
+            without_effect(&config, &spec, comm.world()).iter().for_each(|words| tracing::warn!("{words}"));
         }
         let passes = Passes::new(&config, &stream, &split, &spec, comm.world())?;
         let memory = NodeMemory::new(state_shape(&spec, &stream, device), config.data.time_origin.of(&stream));
@@ -230,6 +227,7 @@ impl Trainer {
             None => pipeline,
         };
         Ok(Trainer {
+            set_up: comm.ledger(),
             config,
             stream,
             split,
@@ -284,6 +282,31 @@ fn can_be_shared(config: &Config, spec: &StateSpec) -> Result<()> {
     Ok(())
 }
 
+/// What was asked for and changes nothing, in a sentence each.
+fn without_effect(config: &Config, spec: &StateSpec, ranks: usize) -> Vec<String> {
+    let follows = config.dependency.tau_cache != Auto::Value(0.0);
+    let asked = [
+        (follows, "dependency.tau_cache"),
+        (config.sync.gates(), "sync.eps_grad"),
+        (config.replay.prunes(), "replay.l_max"),
+        (config.gradient.mode == GradientMode::Racom, "gradient.mode"),
+    ];
+    let stateless = spec.mail_targets == MailTargets::Nobody;
+    let reason = |key: &str| match key {
+        _ if ranks == 1 => Some("there is one rank".to_owned()),
+        "gradient.mode" => None,
+        _ if stateless => Some(format!("{} keeps no rows that could differ between ranks", config.model.name.name())),
+        "dependency.tau_cache" if spec.payload != Payload::MemoryRow => {
+            let name = config.model.name.name();
+            Some(format!("{name}'s mails carry embeddings and can not be replayed, so all rows are fetched"))
+        }
+        "replay.l_max" if !follows => Some("nothing is replayed while dependency.tau_cache is 0".to_owned()),
+        _ => None,
+    };
+    let said = asked.into_iter().filter(|(asked, _)| *asked);
+    said.filter_map(|(_, key)| Some(format!("{key} has no effect: {}", reason(key)?))).collect()
+}
+
 /// What a rank's plans are made with.
 fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateShape, stream: &EventStream) -> Among {
     let float = shape.kind.elt_size_in_bytes() as u64;
@@ -310,10 +333,11 @@ fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateSha
     }
 }
 
-/// The threshold up to which remote rows are cached: none is where a rank alone can not make what mails carry.
+/// The threshold up to which remote rows are cached: none is where there are none, or a rank alone can not make what mails carry.
 fn tau_cache(config: &Config, spec: &StateSpec) -> Auto<f64> {
-    match spec.payload {
-        Payload::MemoryRow => config.dependency.tau_cache,
+    match (spec.payload, spec.mail_targets) {
+        (_, MailTargets::Nobody) => Auto::Value(0.0),
+        (Payload::MemoryRow, _) => config.dependency.tau_cache,
         _ => Auto::Value(0.0),
     }
 }
@@ -423,5 +447,27 @@ impl Draw for PhiloxDraw {
 
     fn normal(&self, name: &str, index: u64) -> f64 {
         self.key(name).normal(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_nothing_is_said() {
+        let mut config = Config::default();
+        let rows = StateSpec { mail_targets: MailTargets::Endpoints, ..StateSpec::default() };
+        assert!(without_effect(&config, &rows, 1).is_empty());
+        (config.dependency.tau_cache, config.gradient.mode) = (Auto::Value(1.0), GradientMode::Racom);
+        assert!(without_effect(&config, &rows, 2).is_empty());
+        let alone = without_effect(&config, &rows, 1);
+        assert!(alone.len() == 2 && alone.iter().all(|words| words.ends_with("there is one rank")), "{alone:?}");
+        let carried = StateSpec { payload: Payload::Embedding, ..rows.clone() };
+        let words = without_effect(&config, &carried, 2);
+        assert!(words.len() == 1 && words[0].contains("can not be replayed"), "{words:?}");
+        let nobody = StateSpec { mail_targets: MailTargets::Nobody, ..rows };
+        let words = without_effect(&config, &nobody, 2);
+        assert!(words.len() == 1 && words[0].starts_with("dependency.tau_cache has no effect: tgn keeps"), "{words:?}");
     }
 }

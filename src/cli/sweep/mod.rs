@@ -98,6 +98,9 @@ fn report(args: &Args, axes: &[Axis], planned: &[Planned], ended: &[Ended], fold
         [] => Column::usual(ended),
         given => given.iter().map(|path| Column::new(path)).collect(),
     };
+    for column in columns.iter().filter(|column| !column.is_in_any(ended)) {
+        tracing::warn!("no run's summary.json has `{}`: its column is empty", column.0);
+    }
     let swept: Vec<&str> = axes.iter().filter(|axis| axis.values.len() > 1).map(|axis| axis.key.as_str()).collect();
     let markdown = table::markdown(&swept, &columns, planned, ended);
     let write = |name: &str, text: &str| {

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 /// A place in `summary.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Column(String);
+pub(super) struct Column(pub(super) String);
 
 /// Always shown.
 const USUAL: [&str; 6] =
@@ -51,6 +51,11 @@ impl Column {
             summaries(ended).any(|summary| column.number(summary).is_some_and(|number| number != 0.0))
         };
         USUAL.into_iter().chain(IF_ANY.into_iter().filter(any)).map(Column::new).collect()
+    }
+
+    /// Whether the summary of any run has it, or none is there to tell.
+    pub(super) fn is_in_any(&self, ended: &[Ended]) -> bool {
+        summaries(ended).next().is_none() || summaries(ended).any(|summary| at(summary, &self.0).is_some())
     }
 
     fn number(&self, summary: &Value) -> Option<f64> {
