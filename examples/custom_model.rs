@@ -2,11 +2,12 @@
 //!
 //! No memory update, no attention: an embedding is a linear map of how long ago the node's last few neighbors were met. It
 //! shows what a model has to bring (parameters, embed, score, backward) and what it gets for it: sampling, batches, evaluation.
+//! A model with memory, or whose links the decoder of TGN scores, is shorter as a `tidemill_models::Encoder`.
 
 use tch::{Device, Kind, Tensor};
 use tidemill::trainer::PhiloxDraw;
 use tidemill::{Config, Trainer};
-use tidemill_models::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
+use tidemill_models::input::{Embedded, ModelInput, PairInput, Scored};
 use tidemill_models::loss::link_loss;
 use tidemill_models::model::{Mode, Model, StateSpec};
 use tidemill_models::parameters::{Declarations, Init, ParameterId, Parameters};
@@ -59,10 +60,6 @@ impl Model for Recency {
         Embedded::new(z, input.memory.shallow_clone())
     }
 
-    fn apply_mail(&self, memory: &Tensor, _: &MailInput) -> Tensor {
-        memory.shallow_clone()
-    }
-
     fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {
         let z = z.detach().set_requires_grad(true);
         let (positive, negative) = Recency::dot(&z, pairs);
@@ -78,10 +75,6 @@ impl Model for Recency {
     fn backward(&mut self, embedded: Embedded, grad_z: &Tensor) {
         let scalar = (&embedded.z * grad_z).sum(Kind::Float);
         self.parameters.differentiate(&scalar, &[self.map], &[]);
-    }
-
-    fn encode_mail_time(&self, _: &Tensor) -> Tensor {
-        unreachable!("this model stores no time code")
     }
 }
 

@@ -12,17 +12,18 @@
 //! neighbors, and this model attends over none.
 
 use serde::{Deserialize, Serialize};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor};
 
+use crate::encoder::Encoder;
 use crate::error::{Error, Result};
-use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored, SlotInput};
+use crate::input::{Embedded, ModelInput, SlotInput};
 use crate::linear::BlockLinear;
-use crate::link::Link;
-use crate::model::{MailKeeping, MailTargets, Mode, Model, Payload, StateSpec};
-use crate::parameters::{Declarations, Draw, Init, ParameterId, Parameters};
+use crate::model::{MailKeeping, MailTargets, Payload, StateSpec};
+use crate::parameters::{Declarations, Draw, Init, ParameterId};
 use crate::recurrent::layer_norm;
 use crate::tgn::{FeatureDims, TgnConfig, require};
 use crate::time_encoder::{Tape, TimeEncoder};
+use crate::trained::Trained;
 
 /// How sender, peer and edge features make one mail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,8 +135,6 @@ pub struct Apan {
     config: TgnConfig,
     apan: ApanConfig,
     features: FeatureDims,
-    parameters: Parameters,
-    time: TimeEncoder,
     query: BlockLinear,
     key: BlockLinear,
     value: BlockLinear,
@@ -143,7 +142,7 @@ pub struct Apan {
     position: Option<ParameterId>,
     norm: [ParameterId; 2],
     out: BlockLinear,
-    link: Link,
+    trained: Trained,
 }
 
 impl Apan {
@@ -160,14 +159,14 @@ impl Apan {
         device: Device,
     ) -> Result<Apan> {
         apan.validate(config)?;
-        let (kind, memory) = (config.dtype.kind(), config.memory_dim);
+        let memory = config.memory_dim;
         if apan.mail == PairMail::Sum && ![0, memory].contains(&features.edge) {
             let reason = format!("edge features are added to embeddings, and are {} wide", features.edge);
             let mend = format!("write \"concat\", or memory_dim = {}", features.edge);
             return Err(Error::InvalidConfig { key: "mail", value: "\"sum\"".to_owned(), reason, mend });
         }
         let d = &mut Declarations::default();
-        let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, kind, device);
+        let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, config.dtype.kind(), device);
         let width = payload_dim(memory, apan, features);
         let mut linear = |part: &str, blocks: &[(&str, i64)]| {
             let init = Init::inverse_root(blocks.iter().map(|(_, width)| width).sum());
@@ -180,10 +179,9 @@ impl Apan {
         let norm = [d.add("norm.w", &[memory], Init::Constant(1.0)), d.add("norm.b", &[memory], Init::Constant(0.0))];
         let init = Init::inverse_root(memory);
         let out = BlockLinear::declare(d, "out.w", "out.b", &[("row", memory)], memory, &init, init.clone());
-        let link = Link::declare(d, memory, config.decoder_init, config.dtype, device);
-        let parameters = std::mem::take(d).build(kind, device, draw);
+        let trained = Trained::declare(d, time, config, memory, draw, device);
         let config = config.clone();
-        Ok(Apan { config, apan, features, parameters, time, query, key, value, position, norm, out, link })
+        Ok(Apan { config, apan, features, query, key, value, position, norm, out, trained })
     }
 
     /// `W [mail | code] + b` of every slot, by head.
@@ -191,7 +189,7 @@ impl Apan {
     /// * `mails`: `[Q + 1, D_p]`, the last one zeros. * `at`: `[R * S]` i64 into `mails`. * `codes`: `[R, S, D_t]`.
     /// * returns `[R, S, H, D_m / H]`.
     fn of_slots(&self, linear: &BlockLinear, mails: &Tensor, at: &Tensor, codes: &Tensor) -> Tensor {
-        let (p, width) = (&self.parameters, self.config.memory_dim);
+        let (p, width) = (&self.trained.parameters, self.config.memory_dim);
         let (r, s, _) = codes.size3().expect("codes: [R, S, D_t]");
         let of_mail = linear.weight(p, 0).tr(); // [D_p, D_m]
         let mut x = mails.mm(&of_mail).index_select(0, at).view([r, s, width]);
@@ -204,12 +202,12 @@ impl Apan {
 
     /// Attention over the slots of each root, `[R, D_m]`; zeros for a root that sees none.
     fn attend(&self, row: &Tensor, slots: &SlotInput, tape: &mut Tape) -> Tensor {
-        let p = &self.parameters;
+        let Trained { parameters: p, time, .. } = &self.trained;
         let width = slots.payload.size()[1];
         let mails = Tensor::cat(&[&slots.payload, &slots.payload.new_zeros([1, width], (row.kind(), row.device()))], 0);
         let empty = slots.filled.logical_not();
         let at = slots.mail.masked_fill(&empty, slots.payload.size()[0]).view([-1]);
-        let codes = self.time.encode(p, &slots.dt, tape); // [R, S, D_t]
+        let codes = time.encode(p, &slots.dt, tape); // [R, S, D_t]
         let query = self.query.forward(p, &[Some(row)]).view([-1, 1, self.config.heads, self.head_dim()]);
         let [key, value] = [&self.key, &self.value].map(|linear| self.of_slots(linear, &mails, &at, &codes));
         let score = (query * key).sum_dim_intlist([-1i64].as_slice(), false, row.kind()); // [R, S, H]
@@ -234,15 +232,6 @@ impl Apan {
     fn head_dim(&self) -> i64 {
         self.config.memory_dim / self.config.heads
     }
-
-    fn forward(&self, input: &ModelInput, mut tape: Tape) -> Embedded {
-        let p = &self.parameters;
-        let slots = input.slots.as_ref().expect("this model's mails are kept in slots");
-        let row = input.memory.index_select(0, &input.layers[0].root); // [R, D_m]
-        let x = self.attend(&row, slots, &mut tape) + &row;
-        let z = self.out.forward(p, &[Some(&layer_norm(&x, &p[self.norm[0]], &p[self.norm[1]]))]).relu();
-        Embedded { tape, ..Embedded::new(z, input.memory.shallow_clone()) }
-    }
 }
 
 fn payload_dim(memory: i64, apan: ApanConfig, features: FeatureDims) -> i64 {
@@ -252,7 +241,7 @@ fn payload_dim(memory: i64, apan: ApanConfig, features: FeatureDims) -> i64 {
     }
 }
 
-impl Model for Apan {
+impl Encoder for Apan {
     fn spec(&self) -> StateSpec {
         let c = &self.config;
         StateSpec {
@@ -277,42 +266,20 @@ impl Model for Apan {
         }
     }
 
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
+    fn trained(&self) -> &Trained {
+        &self.trained
     }
 
-    fn parameters_mut(&mut self) -> &mut Parameters {
-        &mut self.parameters
+    fn trained_mut(&mut self) -> &mut Trained {
+        &mut self.trained
     }
 
-    fn embed(&self, input: &ModelInput, mode: Mode) -> Embedded {
-        match mode {
-            Mode::Train => self.forward(input, Tape::recording()),
-            Mode::Eval => no_grad(|| self.forward(input, Tape::default())),
-        }
-    }
-
-    fn apply_mail(&self, memory: &Tensor, _: &MailInput) -> Tensor {
-        memory.shallow_clone()
-    }
-
-    fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {
-        self.link.score(&mut self.parameters, z, pairs)
-    }
-
-    fn complete_once_scored(&self) -> i64 {
-        self.link.first(&self.parameters)
-    }
-
-    fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
-        self.link.logits(&self.parameters, z, pairs)
-    }
-
-    fn backward(&mut self, embedded: Embedded, grad_z: &Tensor) {
-        self.link.backward(&mut self.parameters, &self.time, embedded, grad_z);
-    }
-
-    fn encode_mail_time(&self, _: &Tensor) -> Tensor {
-        unreachable!("this model encodes a mail's time when it reads it")
+    fn forward(&self, input: &ModelInput, tape: &mut Tape) -> Embedded {
+        let p = &self.trained.parameters;
+        let slots = input.slots.as_ref().expect("this model's mails are kept in slots");
+        let row = input.memory.index_select(0, &input.layers[0].root); // [R, D_m]
+        let x = self.attend(&row, slots, tape) + &row;
+        let z = self.out.forward(p, &[Some(&layer_norm(&x, &p[self.norm[0]], &p[self.norm[1]]))]).relu();
+        Embedded::new(z, input.memory.shallow_clone())
     }
 }

@@ -14,15 +14,16 @@ use tch::{Device, Tensor, no_grad};
 
 use crate::attention::AttentionDims;
 use crate::embedding::{Codes, Embedding, EmbeddingDims, EmbeddingLayer};
+use crate::encoder::Encoder;
 use crate::error::Result;
-use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
-use crate::link::Link;
+use crate::input::{Embedded, MailInput, ModelInput};
 use crate::message::MessageTime;
-use crate::model::{MailKeeping, MailTargets, Mode, Model, Payload, StateSpec};
-use crate::parameters::{Declarations, Draw, Parameters};
+use crate::model::{MailKeeping, MailTargets, Payload, StateSpec};
+use crate::parameters::{Declarations, Draw};
 use crate::recurrent::{RecurrentConfig, RecurrentRows, RowNorm};
 use crate::tgn::{FeatureDims, TgnConfig};
 use crate::time_encoder::{Tape, TimeEncoder};
+use crate::trained::Trained;
 
 /// What the decoder is given of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,11 +49,9 @@ pub struct Dyrep {
     config: TgnConfig,
     score: Score,
     features: FeatureDims,
-    parameters: Parameters,
-    time: TimeEncoder,
     rows: RecurrentRows,
     layer: EmbeddingLayer,
-    link: Link,
+    trained: Trained,
 }
 
 impl Dyrep {
@@ -68,8 +67,8 @@ impl Dyrep {
         device: Device,
     ) -> Result<Dyrep> {
         recurrent.validate(config)?;
-        let (kind, d) = (config.dtype.kind(), &mut Declarations::default());
-        let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, kind, device);
+        let d = &mut Declarations::default();
+        let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, config.dtype.kind(), device);
         let rows = RecurrentRows::declare(d, config, recurrent, RowNorm::None, features);
         let attention = AttentionDims {
             row: config.memory_dim,
@@ -81,31 +80,12 @@ impl Dyrep {
         };
         let dims = EmbeddingDims { attention, out: config.memory_dim };
         let layer = EmbeddingLayer::declare(d, "layer0", Embedding::Attention, dims);
-        let link = Link::declare(d, config.memory_dim, config.decoder_init, config.dtype, device);
-        let parameters = std::mem::take(d).build(kind, device, draw);
-        Ok(Dyrep { config: config.clone(), score: dyrep.score, features, parameters, time, rows, layer, link })
-    }
-
-    fn forward(&self, input: &ModelInput, mut tape: Tape) -> Embedded {
-        let (p, roots) = (&self.parameters, &input.layers[0]);
-        let rows = self.rows.updated(p, &self.time, &input.memory, &input.mail, &mut tape);
-        let neighborhood = |tape: &mut Tape| {
-            let x = self.rows.with_node_features(p, &rows, input.node_features.as_ref());
-            let codes = Codes { zero: self.time.zero(p), neighbor: self.time.encode(p, &roots.dt, tape) };
-            self.layer.forward(p, &x, roots, Some(codes)) // [R, D_m]
-        };
-        match self.score {
-            Score::Attention => Embedded { z: neighborhood(&mut tape), tape, ..Embedded::new(Tensor::new(), rows) },
-            Score::Memory => {
-                let carried = no_grad(|| neighborhood(&mut Tape::default()));
-                let z = rows.index_select(0, &roots.root);
-                Embedded { carried: Some(carried), tape, ..Embedded::new(z, rows) }
-            }
-        }
+        let trained = Trained::declare(d, time, config, config.memory_dim, draw, device);
+        Ok(Dyrep { config: config.clone(), score: dyrep.score, features, rows, layer, trained })
     }
 }
 
-impl Model for Dyrep {
+impl Encoder for Dyrep {
     fn spec(&self) -> StateSpec {
         let c = &self.config;
         StateSpec {
@@ -129,42 +109,33 @@ impl Model for Dyrep {
         }
     }
 
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
+    fn trained(&self) -> &Trained {
+        &self.trained
     }
 
-    fn parameters_mut(&mut self) -> &mut Parameters {
-        &mut self.parameters
+    fn trained_mut(&mut self) -> &mut Trained {
+        &mut self.trained
     }
 
-    fn embed(&self, input: &ModelInput, mode: Mode) -> Embedded {
-        match mode {
-            Mode::Train => self.forward(input, Tape::recording()),
-            Mode::Eval => no_grad(|| self.forward(input, Tape::default())),
+    fn updated_rows(&self, memory: &Tensor, mail: &MailInput, tape: &mut Tape) -> Tensor {
+        self.rows.updated(&self.trained, memory, mail, tape)
+    }
+
+    fn forward(&self, input: &ModelInput, tape: &mut Tape) -> Embedded {
+        let (Trained { parameters: p, time, .. }, roots) = (&self.trained, &input.layers[0]);
+        let rows = self.updated_rows(&input.memory, &input.mail, tape);
+        let neighborhood = |tape: &mut Tape| {
+            let x = self.rows.with_node_features(p, &rows, input.node_features.as_ref());
+            let codes = Codes { zero: time.zero(p), neighbor: time.encode(p, &roots.dt, tape) };
+            self.layer.forward(p, &x, roots, Some(codes)) // [R, D_m]
+        };
+        match self.score {
+            Score::Attention => Embedded::new(neighborhood(tape), rows),
+            Score::Memory => {
+                let carried = no_grad(|| neighborhood(&mut Tape::default()));
+                let z = rows.index_select(0, &roots.root);
+                Embedded { carried: Some(carried), ..Embedded::new(z, rows) }
+            }
         }
-    }
-
-    fn apply_mail(&self, memory: &Tensor, mail: &MailInput) -> Tensor {
-        no_grad(|| self.rows.updated(&self.parameters, &self.time, memory, mail, &mut Tape::default()))
-    }
-
-    fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {
-        self.link.score(&mut self.parameters, z, pairs)
-    }
-
-    fn complete_once_scored(&self) -> i64 {
-        self.link.first(&self.parameters)
-    }
-
-    fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
-        self.link.logits(&self.parameters, z, pairs)
-    }
-
-    fn backward(&mut self, embedded: Embedded, grad_z: &Tensor) {
-        self.link.backward(&mut self.parameters, &self.time, embedded, grad_z);
-    }
-
-    fn encode_mail_time(&self, dt: &Tensor) -> Tensor {
-        no_grad(|| self.time.encode(&self.parameters, dt, &mut Tape::default()))
     }
 }

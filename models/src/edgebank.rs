@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use crate::error::Result;
-use crate::input::{Embedded, LossReduction, MailInput, ModelInput, PairInput, Scored};
+use crate::input::{Embedded, LossReduction, ModelInput, PairInput, Scored};
 use crate::model::{Mode, Model, StateSpec};
 use crate::parameters::{Declarations, Draw, Parameters};
 use crate::tgn::require;
@@ -92,10 +92,6 @@ impl Model for EdgeBank {
         Embedded::new(Tensor::zeros([roots, 0], (Kind::Float, self.device)), input.memory.shallow_clone())
     }
 
-    fn apply_mail(&self, memory: &Tensor, _: &MailInput) -> Tensor {
-        memory.shallow_clone()
-    }
-
     fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {
         let (positive, negative) = self.logits(z, pairs);
         let per_event = (negative.numel() / positive.numel().max(1)).max(1) as f64;
@@ -111,10 +107,6 @@ impl Model for EdgeBank {
     }
 
     fn backward(&mut self, _: Embedded, _: &Tensor) {}
-
-    fn encode_mail_time(&self, _: &Tensor) -> Tensor {
-        unreachable!("this model gets no mail")
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //! ```
 //! Reading order: [`model`] (the seam), [`input`], [`tgn`], then its parts [`message`], [`memory_updater`], [`time_encoder`],
 //! [`embedding`], [`attention`], [`decoder`], [`loss`]; [`parameters`] and [`optimizer`] hold what is trained. The other models, one
-//! file each: [`tgat`], [`jodie`], [`dyrep`], [`apan`], [`edgebank`].
+//! file each: [`tgat`], [`jodie`], [`dyrep`], [`apan`], [`edgebank`]. What is alike in all that are trained: [`encoder`], [`trained`].
 //!
 //! These compose tensor operations under autograd. On a CPU the usual model takes a path without it, `fused`: kernels of our own
 //! and their backward passes, tested against the composition.
@@ -26,12 +26,12 @@ pub mod decoder;
 pub mod dyrep;
 pub mod edgebank;
 pub mod embedding;
+pub mod encoder;
 pub mod error;
 mod fused;
 pub mod input;
 pub mod jodie;
 pub mod linear;
-mod link;
 pub mod loss;
 pub mod memory_updater;
 pub mod message;
@@ -45,6 +45,7 @@ pub mod recurrent;
 pub mod tgat;
 pub mod tgn;
 pub mod time_encoder;
+pub mod trained;
 pub mod transformer;
 
 pub use apan::{Apan, ApanConfig};
@@ -52,6 +53,7 @@ pub use decoder::DecoderInit;
 pub use dyrep::{Dyrep, DyrepConfig};
 pub use edgebank::{EdgeBank, EdgeBankConfig};
 pub use embedding::Embedding;
+pub use encoder::Encoder;
 pub use error::{Error, Result};
 pub use input::{Embedded, LayerInput, LossReduction, MailInput, ModelInput, PairInput, Scored, SlotInput};
 pub use jodie::{GapStatistics, Jodie, JodieConfig};
@@ -64,3 +66,4 @@ pub use recurrent::RecurrentConfig;
 pub use tgat::{Tgat, TgatConfig};
 pub use tgn::{Dtype, FeatureDims, Tgn, TgnConfig};
 pub use time_encoder::TimeEncoding;
+pub use trained::Trained;

@@ -136,7 +136,7 @@ impl Default for StateSpec {
     }
 }
 
-/// A temporal graph network as the trainer sees it.
+/// A temporal graph network as the trainer sees it. [`crate::Encoder`] is the shorter way to one that is like those here.
 pub trait Model: Send {
     /// What the pipeline must keep and read for this model.
     fn spec(&self) -> StateSpec;
@@ -153,7 +153,13 @@ pub trait Model: Send {
     /// The memory update alone: rows with their pending mail applied, as in [`Embedded::rows`], without graph.
     ///
     /// * `memory`: `[N, D_m]` float. * `mail`: of those rows. * returns `[N, D_m]`.
-    fn apply_mail(&self, memory: &Tensor, mail: &MailInput) -> Tensor;
+    ///
+    /// # Panics
+    /// Unless written: if the model has a memory.
+    fn apply_mail(&self, memory: &Tensor, _mail: &MailInput) -> Tensor {
+        assert_eq!(self.spec().memory_dim, 0, "a model with memory says what mail makes of a row");
+        memory.shallow_clone()
+    }
 
     /// Scores pairs of embeddings and differentiates the loss down to `z`.
     ///
@@ -180,5 +186,10 @@ pub trait Model: Send {
     ///
     /// * `dt`: `[Q]` float, seconds.
     /// * returns `[Q, D_t]` float, without graph.
-    fn encode_mail_time(&self, dt: &Tensor) -> Tensor;
+    ///
+    /// # Panics
+    /// Unless written: only asked for where [`StateSpec::stored_time_code`] is given.
+    fn encode_mail_time(&self, _dt: &Tensor) -> Tensor {
+        unreachable!("a model that stores time codes makes them")
+    }
 }

@@ -1,5 +1,5 @@
-//! Rows that a recurrent cell updates from one pending mail, as JODIE (arXiv:1908.01207, eq. 1) and DyRep (ICLR 2019, eq. 4)
-//! do in the words of TGN (arXiv:2006.10637, table 1).
+//! Rows that a recurrent cell updates from pending mail: TGN (arXiv:2006.10637, section 3.1 and table 1), and in its words JODIE
+//! (arXiv:1908.01207, eq. 1) and DyRep (ICLR 2019, eq. 4).
 //!
 //! `s' = cell([s | carried | edge | code(dt)], s)`. Public codes differ in whether the row itself is part of the message, in what
 //! happens to rows without mail, and in whether the new row is normalised: each is a key.
@@ -13,7 +13,8 @@ use crate::memory_updater::{MemoryUpdater, MessageDims};
 use crate::message::{Message, MessageTime, aggregate};
 use crate::parameters::{Declarations, Init, ParameterId, Parameters};
 use crate::tgn::{FeatureDims, TgnConfig, require};
-use crate::time_encoder::{Tape, TimeEncoder};
+use crate::time_encoder::Tape;
+use crate::trained::Trained;
 
 /// What a message holds beside edge features and time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,12 +91,12 @@ impl RecurrentConfig {
 
 /// The update of rows read.
 pub(crate) struct RecurrentRows {
-    updater: MemoryUpdater,
+    pub(crate) updater: MemoryUpdater,
     no_mail: NoMail,
     norm: Norm,
     edge_dim: i64,
     /// `node.w [D_m, D_v]`, where node features are of another width than rows.
-    node_projection: Option<ParameterId>,
+    pub(crate) node_projection: Option<ParameterId>,
 }
 
 enum Norm {
@@ -134,8 +135,7 @@ impl RecurrentRows {
     /// * `memory`: `[N, D_m]` float. * returns `[N, D_m]`.
     pub(crate) fn updated(
         &self,
-        p: &Parameters,
-        time: &TimeEncoder,
+        Trained { parameters: p, time, .. }: &Trained,
         memory: &Tensor,
         mail: &MailInput,
         tape: &mut Tape,

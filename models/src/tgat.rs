@@ -15,18 +15,19 @@
 //! Absent on purpose: dropout of the projected output, which some codes have beside that of the weights.
 
 use serde::{Deserialize, Serialize};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor};
 
+use crate::encoder::Encoder;
 use crate::error::Result;
-use crate::input::{Embedded, LayerInput, MailInput, ModelInput, PairInput, Scored};
+use crate::input::{Embedded, LayerInput, ModelInput};
 use crate::linear::Mlp;
-use crate::link::Link;
-use crate::model::{Mode, Model, StateSpec};
+use crate::model::StateSpec;
 use crate::neighborhood::{Neighborhood, sum_of_products};
 use crate::parameters::{Declarations, Draw, Init, ParameterId, Parameters};
 use crate::recurrent::layer_norm;
 use crate::tgn::{FeatureDims, TgnConfig, require};
 use crate::time_encoder::{Tape, TimeEncoder};
+use crate::trained::Trained;
 
 /// What a root without neighbors attends to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,10 +97,8 @@ pub struct Tgat {
     /// Whether deeper hops are taken at the root's time; else at their edges'.
     at_root_time: bool,
     features: FeatureDims,
-    parameters: Parameters,
-    time: TimeEncoder,
     layers: Vec<TgatLayer>,
-    link: Link,
+    trained: Trained,
 }
 
 /// One layer: S wide states in, D_emb wide states out.
@@ -284,8 +283,8 @@ impl Tgat {
         device: Device,
     ) -> Result<Tgat> {
         config.validate_widths()?;
-        let (kind, d) = (config.dtype.kind(), &mut Declarations::default());
-        let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, kind, device);
+        let d = &mut Declarations::default();
+        let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, config.dtype.kind(), device);
         let raw = if features.node > 0 { features.node } else { config.memory_dim };
         let mut layers = Vec::new();
         for l in 0..config.layers {
@@ -299,43 +298,15 @@ impl Tgat {
             let wanted = Wanted { tgat, out: config.embedding_dim };
             layers.push(TgatLayer::declare(d, &format!("layer{l}"), dims, features.edge, merged, &wanted));
         }
-        let link = Link::declare(d, config.embedding_dim, config.decoder_init, config.dtype, device);
-        let parameters = std::mem::take(d).build(kind, device, draw);
-        Ok(Tgat { config: config.clone(), tgat, at_root_time, features, parameters, time, layers, link })
-    }
-
-    fn forward(&self, input: &ModelInput, mut tape: Tape) -> Embedded {
-        assert_eq!(input.layers.len(), self.layers.len(), "one layer of roots for each layer of the model");
-        let (p, raw) = (&self.parameters, input.node_features.as_ref());
-        let zero_code = self.time.zero(p);
-        let mut x = raw.map(Tensor::shallow_clone);
-        let mut row = Tensor::new(); // [R]: the roots' rows among those read
-        for (l, roots) in input.layers.iter().enumerate() {
-            row = if l == 0 { roots.root.shallow_clone() } else { row.index_select(0, &roots.root) };
-            let state = x.as_ref().map(|x| x.index_select(0, &roots.root)); // [R, S]
-            let merged = match self.tgat.merge {
-                Merge::Raw => raw.map(|raw| raw.index_select(0, &row)),
-                Merge::Previous => state.as_ref().map(Tensor::shallow_clone),
-            };
-            let hood = self.hood(l, x.as_ref(), roots, &mut tape);
-            let (state, count) = (state.as_ref(), roots.root.size()[0]);
-            x = Some(self.layers[l].forward(
-                p,
-                (state, count),
-                merged.as_ref(),
-                &zero_code,
-                &hood,
-                roots.keep.as_ref(),
-            ));
-        }
-        Embedded { tape, ..Embedded::new(x.expect("at least one layer"), input.memory.shallow_clone()) }
+        let trained = Trained::declare(d, time, config, config.embedding_dim, draw, device);
+        Ok(Tgat { config: config.clone(), tgat, at_root_time, features, layers, trained })
     }
 
     /// What the roots of layer `l` attend to.
     ///
     /// * `below`: `[N, S]`, states of the layer below; `None`: zeros.
     fn hood(&self, l: usize, below: Option<&Tensor>, roots: &LayerInput, tape: &mut Tape) -> Hood {
-        let p = &self.parameters;
+        let Trained { parameters: p, time, .. } = &self.trained;
         let (r, k) = roots.neighbor.size2().expect("neighbor: [R, K]");
         let absent = roots.valid.logical_not().unsqueeze(-1); // [R, K, 1]
         let padding = self.tgat.no_neighbors == NoNeighbors::Padding;
@@ -358,7 +329,7 @@ impl Tgat {
             Some(since) => roots.dt.where_self(&roots.valid, &since.unsqueeze(1)),
             None => roots.dt.shallow_clone(),
         };
-        blocks.push(self.time.encode(p, &dt, tape));
+        blocks.push(time.encode(p, &dt, tape));
         present.push(2);
         let neighbors = Neighborhood { blocks, valid: roots.valid.shallow_clone() };
         let alone = (!padding).then(|| neighbors.alone());
@@ -376,21 +347,21 @@ impl Tgat {
     }
 
     fn padding_at(&self, l: usize, at: &Tensor) -> Tensor {
-        let (p, n) = (&self.parameters, at.size()[0]);
+        let (Trained { parameters: p, time, .. }, n) = (&self.trained, at.size()[0]);
         if l == 0 {
             return Tensor::zeros([n, self.layers[0].dims.state], (at.kind(), at.device()));
         }
         let state = self.padding_at(l - 1, at); // [n, S]; its one neighbor is itself
-        let code = self.time.encode(p, &at.unsqueeze(1), &mut Tape::default()); // [n, 1, D_t]
+        let code = time.encode(p, &at.unsqueeze(1), &mut Tape::default()); // [n, 1, D_t]
         let valid = Tensor::ones([n, 1], (Kind::Bool, at.device()));
         let neighbors = Neighborhood { blocks: vec![state.unsqueeze(1), code], valid };
         let hood = Hood { neighbors, present: vec![0, 2], alone: None };
         let merged = (self.tgat.merge == Merge::Previous).then_some(&state);
-        self.layers[l - 1].forward(p, (Some(&state), n), merged, &self.time.zero(p), &hood, None)
+        self.layers[l - 1].forward(p, (Some(&state), n), merged, &time.zero(p), &hood, None)
     }
 }
 
-impl Model for Tgat {
+impl Encoder for Tgat {
     fn spec(&self) -> StateSpec {
         let c = &self.config;
         StateSpec {
@@ -406,42 +377,38 @@ impl Model for Tgat {
         }
     }
 
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
+    fn trained(&self) -> &Trained {
+        &self.trained
     }
 
-    fn parameters_mut(&mut self) -> &mut Parameters {
-        &mut self.parameters
+    fn trained_mut(&mut self) -> &mut Trained {
+        &mut self.trained
     }
 
-    fn embed(&self, input: &ModelInput, mode: Mode) -> Embedded {
-        match mode {
-            Mode::Train => self.forward(input, Tape::recording()),
-            Mode::Eval => no_grad(|| self.forward(input, Tape::default())),
+    fn forward(&self, input: &ModelInput, tape: &mut Tape) -> Embedded {
+        assert_eq!(input.layers.len(), self.layers.len(), "one layer of roots for each layer of the model");
+        let (Trained { parameters: p, time, .. }, raw) = (&self.trained, input.node_features.as_ref());
+        let zero_code = time.zero(p);
+        let mut x = raw.map(Tensor::shallow_clone);
+        let mut row = Tensor::new(); // [R]: the roots' rows among those read
+        for (l, roots) in input.layers.iter().enumerate() {
+            row = if l == 0 { roots.root.shallow_clone() } else { row.index_select(0, &roots.root) };
+            let state = x.as_ref().map(|x| x.index_select(0, &roots.root)); // [R, S]
+            let merged = match self.tgat.merge {
+                Merge::Raw => raw.map(|raw| raw.index_select(0, &row)),
+                Merge::Previous => state.as_ref().map(Tensor::shallow_clone),
+            };
+            let hood = self.hood(l, x.as_ref(), roots, tape);
+            let (state, count) = (state.as_ref(), roots.root.size()[0]);
+            x = Some(self.layers[l].forward(
+                p,
+                (state, count),
+                merged.as_ref(),
+                &zero_code,
+                &hood,
+                roots.keep.as_ref(),
+            ));
         }
-    }
-
-    fn apply_mail(&self, memory: &Tensor, _: &MailInput) -> Tensor {
-        memory.shallow_clone()
-    }
-
-    fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {
-        self.link.score(&mut self.parameters, z, pairs)
-    }
-
-    fn complete_once_scored(&self) -> i64 {
-        self.link.first(&self.parameters)
-    }
-
-    fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
-        self.link.logits(&self.parameters, z, pairs)
-    }
-
-    fn backward(&mut self, embedded: Embedded, grad_z: &Tensor) {
-        self.link.backward(&mut self.parameters, &self.time, embedded, grad_z);
-    }
-
-    fn encode_mail_time(&self, _: &Tensor) -> Tensor {
-        unreachable!("this model gets no mail")
+        Embedded::new(x.expect("at least one layer"), input.memory.shallow_clone())
     }
 }

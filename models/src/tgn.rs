@@ -15,15 +15,17 @@ use tch::{Device, Kind, Tensor, no_grad};
 use crate::attention::AttentionDims;
 use crate::decoder::DecoderInit;
 use crate::embedding::{Codes, Embedding, EmbeddingDims, EmbeddingLayer};
+use crate::encoder::Encoder;
 use crate::error::{Error, Result};
-use crate::input::{Embedded, MailInput, ModelInput, PairInput, Scored};
-use crate::link::Link;
-use crate::memory_updater::{MemoryUpdater, MessageDims, Updater};
-use crate::message::{Aggregator, MessageTime, aggregate};
-use crate::model::{MailKeeping, MailOrder, MailTargets, Mode, Model, Payload, StateSpec};
-use crate::parameters::{Declarations, Draw, Init, ParameterId, Parameters};
+use crate::input::{Embedded, MailInput, ModelInput};
+use crate::memory_updater::Updater;
+use crate::message::{Aggregator, MessageTime};
+use crate::model::{MailKeeping, MailOrder, MailTargets, Mode, Payload, StateSpec};
+use crate::parameters::{Declarations, Draw};
 use crate::product::Matmul;
+use crate::recurrent::{RecurrentConfig, RecurrentRows, RowNorm};
 use crate::time_encoder::{Tape, TimeEncoder, TimeEncoding};
+use crate::trained::Trained;
 
 /// Kind of every float in the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,12 +238,9 @@ pub struct FeatureDims {
 pub struct Tgn {
     config: TgnConfig,
     features: FeatureDims,
-    pub(crate) parameters: Parameters,
-    pub(crate) time: TimeEncoder,
-    pub(crate) node_projection: Option<ParameterId>,
-    pub(crate) updater: MemoryUpdater,
+    pub(crate) rows: RecurrentRows,
     pub(crate) layers: Vec<EmbeddingLayer>,
-    link: Link,
+    pub(crate) trained: Trained,
 }
 
 impl Tgn {
@@ -253,24 +252,17 @@ impl Tgn {
         config.validate()?;
         let (reason, mend) = ("only kernels on a CPU do", "write \"full\", or device.kind = \"cpu\"");
         require(device == Device::Cpu || config.matmul == Matmul::Full, "matmul", "\"bf16\"", reason, mend)?;
-        let (kind, d) = (config.dtype.kind(), &mut Declarations::default());
-        let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, kind, device);
-        let node_projection = (features.node > 0 && features.node != config.memory_dim).then(|| {
-            let init = Init::xavier_uniform(features.node, config.memory_dim);
-            d.add("node.w", &[config.memory_dim, features.node], init)
-        });
-        let (memory, time_dim) = (config.memory_dim, config.time_dim);
-        let message = MessageDims { memory, payload: memory, edge: features.edge, time: time_dim, own: true };
-        let updater = MemoryUpdater::declare(d, config.updater, message);
+        let d = &mut Declarations::default();
+        let time = TimeEncoder::declare(d, config.time_encoder, config.time_dim, config.dtype.kind(), device);
+        let rows = RecurrentRows::declare(d, config, RecurrentConfig::default(), RowNorm::None, features);
         let layers = (0..config.layers).map(|l| {
             let dims = EmbeddingDims { attention: config.attention_dims(l, features.edge), out: config.embedding_dim };
             EmbeddingLayer::declare(d, &format!("layer{l}"), config.embedding, dims)
         });
         let layers = layers.collect();
-        let link = Link::declare(d, config.embedding_dim, config.decoder_init, config.dtype, device);
-        let parameters = std::mem::take(d).build(kind, device, draw).multiplied_by(config.matmul);
-        let config = config.clone();
-        Ok(Tgn { config, features, parameters, time, node_projection, updater, layers, link })
+        let trained =
+            Trained::declare(d, time, config, config.embedding_dim, draw, device).multiplied_by(config.matmul);
+        Ok(Tgn { config: config.clone(), features, rows, layers, trained })
     }
 
     /// The configuration it was made with.
@@ -280,7 +272,7 @@ impl Tgn {
 
     /// The same model as a composition of tensor operations under autograd, on any device: the reference of the path without.
     pub fn composed(mut self) -> Tgn {
-        self.link.fused = false;
+        self.trained.fused = false;
         self
     }
 
@@ -288,57 +280,11 @@ impl Tgn {
     fn is_fused(&self, input: &ModelInput) -> bool {
         let c = &self.config;
         let attends = c.embedding == Embedding::Attention && c.updater == Updater::Gru;
-        self.link.fused && attends && input.mail.segment.is_none()
-    }
-
-    fn embed_fused(&self, input: &ModelInput, mode: Mode) -> Embedded {
-        let keep = mode == Mode::Train;
-        let (z, rows, trace) = no_grad(|| match self.config.dtype {
-            Dtype::F32 => self.forward_fused::<f32>(input, keep),
-            Dtype::F64 => self.forward_fused::<f64>(input, keep),
-        });
-        Embedded { trace, ..Embedded::new(z, rows) }
-    }
-
-    /// Rows with pending mail applied, `[N, D_m]`.
-    fn updated_rows(&self, memory: &Tensor, mail: &MailInput, tape: &mut Tape) -> Tensor {
-        if mail.row.size()[0] == 0 {
-            return memory.shallow_clone();
-        }
-        let p = &self.parameters;
-        let code = match &mail.code {
-            Some(code) => code.shallow_clone(),
-            None => self.time.encode(p, &mail.dt, tape),
-        };
-        let own = memory.index_select(0, &mail.row); // [M, D_m]
-        let updated = self.updater.forward(p, &own, &aggregate(mail, code));
-        memory.index_copy(0, &mail.row, &updated)
-    }
-
-    pub(crate) fn with_node_features(&self, rows: &Tensor, features: Option<&Tensor>) -> Tensor {
-        match (features, self.node_projection) {
-            (Some(features), Some(w)) => rows.addmm(features, &self.parameters[w].tr()),
-            (Some(features), None) => rows + features,
-            (None, _) => rows.shallow_clone(),
-        }
-    }
-
-    fn forward(&self, input: &ModelInput, mut tape: Tape) -> Embedded {
-        assert_eq!(input.layers.len(), self.layers.len(), "one layer of roots for each layer of the model");
-        let p = &self.parameters;
-        let rows = self.updated_rows(&input.memory, &input.mail, &mut tape);
-        let mut x = self.with_node_features(&rows, input.node_features.as_ref());
-        for (layer, roots) in self.layers.iter().zip(&input.layers) {
-            let codes = layer
-                .reads_neighbors()
-                .then(|| Codes { zero: self.time.zero(p), neighbor: self.time.encode(p, &roots.dt, &mut tape) });
-            x = layer.forward(p, &x, roots, codes);
-        }
-        Embedded { tape, ..Embedded::new(x, rows) }
+        self.trained.fused && attends && input.mail.segment.is_none()
     }
 }
 
-impl Model for Tgn {
+impl Encoder for Tgn {
     fn spec(&self) -> StateSpec {
         let c = &self.config;
         let attends = matches!(c.embedding, Embedding::Attention | Embedding::Transformer);
@@ -364,50 +310,46 @@ impl Model for Tgn {
         }
     }
 
-    fn parameters(&self) -> &Parameters {
-        &self.parameters
+    fn trained(&self) -> &Trained {
+        &self.trained
     }
 
-    fn parameters_mut(&mut self) -> &mut Parameters {
-        &mut self.parameters
+    fn trained_mut(&mut self) -> &mut Trained {
+        &mut self.trained
     }
 
-    fn embed(&self, input: &ModelInput, mode: Mode) -> Embedded {
-        match mode {
-            _ if self.is_fused(input) => self.embed_fused(input, mode),
-            Mode::Train => self.forward(input, Tape::recording()),
-            Mode::Eval => no_grad(|| self.forward(input, Tape::default())),
+    fn updated_rows(&self, memory: &Tensor, mail: &MailInput, tape: &mut Tape) -> Tensor {
+        self.rows.updated(&self.trained, memory, mail, tape)
+    }
+
+    fn forward(&self, input: &ModelInput, tape: &mut Tape) -> Embedded {
+        assert_eq!(input.layers.len(), self.layers.len(), "one layer of roots for each layer of the model");
+        let Trained { parameters: p, time, .. } = &self.trained;
+        let rows = self.updated_rows(&input.memory, &input.mail, tape);
+        let mut x = self.rows.with_node_features(p, &rows, input.node_features.as_ref());
+        for (layer, roots) in self.layers.iter().zip(&input.layers) {
+            let codes = layer
+                .reads_neighbors()
+                .then(|| Codes { zero: time.zero(p), neighbor: time.encode(p, &roots.dt, tape) });
+            x = layer.forward(p, &x, roots, codes);
         }
+        Embedded::new(x, rows)
     }
 
-    fn apply_mail(&self, memory: &Tensor, mail: &MailInput) -> Tensor {
-        no_grad(|| self.updated_rows(memory, mail, &mut Tape::default()))
+    fn embed_without_autograd(&self, input: &ModelInput, mode: Mode) -> Option<Embedded> {
+        let embed = || match self.config.dtype {
+            Dtype::F32 => self.forward_fused::<f32>(input, mode),
+            Dtype::F64 => self.forward_fused::<f64>(input, mode),
+        };
+        self.is_fused(input).then(|| no_grad(embed))
     }
 
-    fn score(&mut self, z: &Tensor, pairs: &PairInput) -> Scored {
-        self.link.score(&mut self.parameters, z, pairs)
-    }
-
-    fn complete_once_scored(&self) -> i64 {
-        self.link.first(&self.parameters)
-    }
-
-    fn logits(&self, z: &Tensor, pairs: &PairInput) -> (Tensor, Tensor) {
-        self.link.logits(&self.parameters, z, pairs)
-    }
-
-    fn backward(&mut self, mut embedded: Embedded, grad_z: &Tensor) {
-        match embedded.trace.take() {
-            Some(trace) => no_grad(|| match self.config.dtype {
-                Dtype::F32 => self.backward_fused::<f32>(trace, grad_z),
-                Dtype::F64 => self.backward_fused::<f64>(trace, grad_z),
-            }),
-            None => self.link.backward(&mut self.parameters, &self.time, embedded, grad_z),
-        }
-    }
-
-    fn encode_mail_time(&self, dt: &Tensor) -> Tensor {
-        no_grad(|| self.time.encode(&self.parameters, dt, &mut Tape::default()))
+    fn backward_without_autograd(&mut self, embedded: Embedded, grad_z: &Tensor) {
+        let trace = embedded.trace.expect("the pass was made without autograd");
+        no_grad(|| match self.config.dtype {
+            Dtype::F32 => self.backward_fused::<f32>(trace, grad_z),
+            Dtype::F64 => self.backward_fused::<f64>(trace, grad_z),
+        });
     }
 }
 

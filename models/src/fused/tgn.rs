@@ -8,9 +8,11 @@ use super::layer::{AttentionLayer, Frequencies, FrequencyGradients};
 use super::real::Real;
 use super::{MailTime, Trace};
 use crate::embedding::EmbeddingLayer;
-use crate::input::ModelInput;
+use crate::input::{Embedded, ModelInput};
 use crate::message::Message;
+use crate::model::Mode;
 use crate::tgn::Tgn;
+use crate::trained::Trained;
 
 /// Mails a task.
 const MAILS: usize = 64;
@@ -23,14 +25,14 @@ fn attention(layer: &EmbeddingLayer) -> AttentionLayer<'_> {
 }
 
 impl Tgn {
-    /// Embeddings `[R, D_emb]`, rows `[N, D_m]`, and a trace if `keep`.
-    pub(crate) fn forward_fused<T: Real>(&self, input: &ModelInput, keep: bool) -> (Tensor, Tensor, Option<Trace>) {
+    /// The forward pass; in training its trace is kept.
+    pub(crate) fn forward_fused<T: Real>(&self, input: &ModelInput, mode: Mode) -> Embedded {
         assert_eq!(input.layers.len(), self.layers.len(), "one layer of roots for each layer of the model");
-        let p = &self.parameters;
-        let (w, b) = self.time.values(p);
+        let (p, keep) = (&self.trained.parameters, mode == Mode::Train);
+        let (w, b) = self.trained.time.values(p);
         let time = Frequencies { w, b };
         let (rows, updater) = self.update_fused::<T>(input, time);
-        let mut x = self.with_node_features(&rows, input.node_features.as_ref());
+        let mut x = self.rows.with_node_features(p, &rows, input.node_features.as_ref());
         let mut layers = Vec::new();
         for (layer, roots) in self.layers.iter().zip(&input.layers) {
             let (z, trace) = attention(layer).forward::<T>(p, &x, roots, time);
@@ -38,7 +40,7 @@ impl Tgn {
             layers.extend(keep.then_some(trace));
         }
         let node_features = input.node_features.as_ref().map(Tensor::shallow_clone);
-        (x, rows, keep.then_some(Trace { updater, node_features, layers }))
+        Embedded { trace: keep.then_some(Trace { updater, node_features, layers }), ..Embedded::new(x, rows) }
     }
 
     /// Rows with pending mail applied, `[N, D_m]`.
@@ -58,7 +60,7 @@ impl Tgn {
             code,
         };
         let own = input.memory.index_select(0, &mail.row); // [M, D_m]
-        let (updated, trace) = self.updater.forward_gru::<T>(&self.parameters, own, message, &mail.row);
+        let (updated, trace) = self.rows.updater.forward_gru::<T>(&self.trained.parameters, own, message, &mail.row);
         let rows = input.memory.index_copy(0, &mail.row, &updated);
         let dt = mail.code.is_none().then(|| mail.dt.contiguous());
         (rows, Some((trace, MailTime(dt))))
@@ -66,7 +68,7 @@ impl Tgn {
 
     /// Adds the encoder's gradients of `sum(z * grad_z)`.
     pub(crate) fn backward_fused<T: Real>(&mut self, trace: Trace, grad_z: &Tensor) {
-        let Tgn { parameters: p, time: encoder, layers, updater, node_projection, .. } = self;
+        let Tgn { layers, rows, trained: Trained { parameters: p, time: encoder, .. }, .. } = self;
         let (w, b) = encoder.values(p);
         let (w, b) = (w.detach(), b.detach());
         let time = Frequencies { w: &w, b: &b };
@@ -77,13 +79,13 @@ impl Tgn {
         for (layer, trace) in layers.iter().zip(&trace.layers).rev() {
             grad = attention(layer).backward::<T>(p, trace, &grad, time, frequencies.as_mut());
         }
-        if let (Some(id), Some(features)) = (*node_projection, &trace.node_features) {
+        if let (Some(id), Some(features)) = (rows.node_projection, &trace.node_features) {
             let _ = p.grad_mut(id).addmm_(&grad.tr(), features);
         }
         if let Some((mail, MailTime(dt))) = trace.updater {
             let at_rows = grad.index_select(0, &mail.row);
             let wanted = frequencies.is_some() && dt.is_some();
-            let at_code = updater.backward_gru::<T>(p, mail, &at_rows, wanted);
+            let at_code = rows.updater.backward_gru::<T>(p, mail, &at_rows, wanted);
             if let (Some(at_code), Some(dt), Some(sums)) = (at_code, dt, &mut frequencies) {
                 differentiate::<T>(&dt, time, &at_code, sums);
             }
