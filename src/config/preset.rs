@@ -1,22 +1,14 @@
 //! Presets: the choices of a published protocol under one name.
 //!
 //! A preset is the starting point; every key of the file and every `--set` overrides it. Results carry the preset's name
-//! and the keys that differ from it.
+//! and the keys that differ from it. The published protocols stand side by side in `presets.toml`.
 
 use super::Config;
-use crate::eval::{Average, NegativeKind, NewNode, StateBefore};
-use crate::sampler::{HopTime, SameBatch, Strategy};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
-use tidemill_data::dataset::TimeOrigin;
-use tidemill_data::negative::CandidateRule;
-use tidemill_data::split::SplitBy;
-use tidemill_models::input::LossReduction;
-use tidemill_models::message::MessageTime;
-use tidemill_models::optimizer::OptimizerKind;
-use tidemill_models::time_encoder::TimeEncoding;
-use tidemill_models::{DecoderInit, Embedding};
+use std::sync::LazyLock;
+use toml::{Table, Value};
 
 /// A named set of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,127 +58,26 @@ impl Preset {
 
     /// Every value of the preset.
     pub fn config(self) -> Config {
-        let config = Config { preset: self, ..Config::default() };
-        match self {
-            Preset::Tidemill => config,
-            Preset::Tgn2020 => tgn_2020(config),
-            Preset::Pyg => pyg(config),
-            Preset::Tgl2022 => tgl_2022(config),
-            Preset::Dyglib2023 => dyglib_2023(config),
-            Preset::TgbV2 => tgb_v2(config),
-        }
+        let config = match self {
+            Preset::Tidemill => Config::default(),
+            _ => Config::deserialize(Value::Table(published(self.name())))
+                .expect("presets.toml holds keys and values of a file"),
+        };
+        Config { preset: self, ..config }
     }
 }
 
-/// What the TGN repository does where the defaults do something else, and what it does like them but must not drift.
-fn tgn_2020(mut config: Config) -> Config {
-    config.data.time_origin = TimeOrigin::Zero;
-    config.split.by = SplitBy::Quantile;
-    config.split.new_node_share = 0.1;
-    let tgn = &mut config.model.tgn;
-    (tgn.memory_dim, tgn.time_dim, tgn.embedding_dim) = (172, 172, 172);
-    (tgn.layers, tgn.heads, tgn.dropout) = (1, 2, 0.1);
-    tgn.time_encoder = TimeEncoding::Learned;
-    tgn.message_time = MessageTime::Stored;
-    tgn.root_time = true;
-    config.sampler.strategy = Strategy::Recent;
-    config.sampler.neighbors = vec![10];
-    config.sampler.same_batch = SameBatch::Visible;
-    config.sampler.hop_time = HopTime::Root;
-    (config.train.epochs, config.train.patience) = (50, 5);
-    (config.train.batch_size, config.train.lr) = (200, 1e-4);
-    config.train.optimizer = OptimizerKind::Adam;
-    config.train.negatives = CandidateRule::TrainDestinations;
-    config.train.avoid_positive = false;
-    config.eval.candidates = CandidateRule::StreamDestinations;
-    config.eval.average = Average::Batch;
-    config.eval.new_node = NewNode::SeparatePass;
-    config
-}
+/// The published protocols' values, a column each.
+static PUBLISHED: LazyLock<Table> =
+    LazyLock::new(|| toml::from_str(include_str!("presets.toml")).expect("presets.toml is TOML"));
 
-/// What the published protocols have in common where the defaults do something else: a learned time encoder, times counted
-/// from the file's zero, negatives that may be the true destination, metrics averaged over batches; and what they share with
-/// the defaults but must not drift.
-fn published(mut config: Config) -> Config {
-    config.data.time_origin = TimeOrigin::Zero;
-    config.split.by = SplitBy::Quantile;
-    let tgn = &mut config.model.tgn;
-    (tgn.layers, tgn.heads, tgn.dropout) = (1, 2, 0.1);
-    tgn.time_encoder = TimeEncoding::Learned;
-    config.sampler.strategy = Strategy::Recent;
-    config.sampler.neighbors = vec![10];
-    config.sampler.hop_time = HopTime::Edge;
-    (config.train.batch_size, config.train.lr) = (200, 1e-4);
-    config.train.optimizer = OptimizerKind::Adam;
-    config.train.loss = LossReduction::Sum;
-    config.train.avoid_positive = false;
-    config.eval.average = Average::Batch;
-    config
-}
-
-/// PyTorch Geometric's example. Kept different: a mail holds its sender's memory as it was, nodes without mail are not
-/// updated, and pending mail is not applied to all nodes when evaluation starts.
-fn pyg(config: Config) -> Config {
-    let mut config = published(config);
-    let tgn = &mut config.model.tgn;
-    (tgn.memory_dim, tgn.time_dim, tgn.embedding_dim) = (100, 100, 100);
-    tgn.time_encoder = TimeEncoding::Linear;
-    tgn.message_time = MessageTime::Applied;
-    tgn.embedding = Embedding::Transformer;
-    tgn.root_time = false;
-    tgn.decoder_init = DecoderInit::FanIn;
-    config.sampler.same_batch = SameBatch::Hidden;
-    (config.train.epochs, config.train.patience) = (50, 0);
-    config.train.negatives = CandidateRule::IdRange;
-    config.eval.candidates = CandidateRule::IdRange;
-    config.eval.new_node = NewNode::Off;
-    config
-}
-
-/// TGL's. Kept different: no layer norm after the attention, and the first epochs count as best ones too.
-fn tgl_2022(config: Config) -> Config {
-    let mut config = published(config);
-    let tgn = &mut config.model.tgn;
-    (tgn.memory_dim, tgn.time_dim, tgn.embedding_dim) = (100, 100, 100);
-    tgn.dropout = 0.2;
-    tgn.message_time = MessageTime::Applied;
-    tgn.root_time = true;
-    tgn.decoder_init = DecoderInit::FanIn;
-    config.sampler.same_batch = SameBatch::Visible;
-    (config.train.epochs, config.train.patience) = (100, 0);
-    config.train.batch_size = 600;
-    config.train.negatives = CandidateRule::AllNodes;
-    config.eval.candidates = CandidateRule::AllNodes;
-    config.eval.new_node = NewNode::Off;
-    config.eval.state = StateBefore::Replayed;
-    config
-}
-
-/// DyGLib's; `eval.negatives = "historical"` and `"inductive"` are its own too.
-fn dyglib_2023(config: Config) -> Config {
-    let mut config = published(config);
-    config.split.new_node_share = 0.1;
-    let tgn = &mut config.model.tgn;
-    (tgn.memory_dim, tgn.time_dim, tgn.embedding_dim) = (172, 100, 172);
-    tgn.message_time = MessageTime::Stored;
-    tgn.root_time = true;
-    config.sampler.same_batch = SameBatch::Visible;
-    (config.train.epochs, config.train.patience) = (100, 20);
-    config.train.negatives = CandidateRule::TrainDestinations;
-    config.train.loss = LossReduction::Mean;
-    config.eval.candidates = CandidateRule::StreamDestinations;
-    config.eval.new_node = NewNode::SeparatePass;
-    config
-}
-
-/// The Temporal Graph Benchmark's example, which is PyTorch Geometric's, ranked one against many.
-fn tgb_v2(config: Config) -> Config {
-    let mut config = pyg(config);
-    config.train.patience = 5;
-    config.eval.negatives = NegativeKind::Tgb;
-    config.eval.candidates = CandidateRule::StreamDestinations;
-    config.eval.candidates_per_event = 999;
-    config
+/// The values of a published protocol, as a user would write them in a file.
+fn published(name: &str) -> Table {
+    let names = PUBLISHED["presets"].as_array().expect("the columns' names");
+    let column = names.iter().position(|preset| preset.as_str() == Some(name)).expect("every protocol has a column");
+    let of_column = |(key, row): (&String, &Value)| (key.clone(), row[column].clone());
+    let table = |rows: &Table| Value::Table(rows.iter().map(of_column).collect());
+    PUBLISHED.iter().filter_map(|(name, rows)| Some((name.clone(), table(rows.as_table()?)))).collect()
 }
 
 impl fmt::Display for Preset {

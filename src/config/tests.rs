@@ -306,6 +306,20 @@ fn tgb_v2_is_pinned() {
     check_pinned(Preset::TgbV2, &[PYG, TGB_V2]);
 }
 
+/// A key that is misspelled there would else be one that is not set.
+#[test]
+fn the_table_of_presets_holds_keys_and_has_no_gap() {
+    let table: toml::Table = include_str!("presets.toml").parse().expect("TOML");
+    let (keys, columns) = (super::schema::all_keys(), table["presets"].as_array().expect("names").len());
+    assert_eq!(columns, 5);
+    for (name, rows) in table.iter().filter_map(|(name, rows)| Some((name, rows.as_table()?))) {
+        for (key, row) in rows {
+            assert!(keys.contains(&format!("{name}.{key}")), "{name}.{key}");
+            assert_eq!(row.as_array().map(Vec::len), Some(columns), "{name}.{key}");
+        }
+    }
+}
+
 fn check_pinned(preset: Preset, changes: &[&[(&str, &str)]]) {
     let mut expected = TIDEMILL.to_owned();
     for (from, to) in changes.iter().copied().flatten() {
