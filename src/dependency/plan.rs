@@ -6,34 +6,35 @@
 //! there is one message per pair of ranks, batch and purpose. A row is pushed when a batch needs it and the version pushed
 //! last is older than the owner's (DepTGL, arXiv:2608.16305, fetches; versions and delegation are ours).
 //!
-//! A remote *root* may instead be embedded by its owner ("delegated"): one embedding travels, and its gradient back. With
-//! `delegate = "auto"` a root goes where it makes fewer bytes move, given what the batch needs there already.
+//! A remote *root* may instead be embedded by its owner (`delegation`): one embedding travels, and its gradient back.
 //!
 //! A row that a rank *follows* ([`Replicas`]) is sent at most once; from then on the rank replays the events that touch it. Which
-//! rows are followed is decided anew for each window. Where pushes wait for the gate, the plan lists the rows that a batch needs
-//! and may have in an older version; who pushes them is decided when the batch is brought.
+//! rows are followed is decided anew for each window (`follow`). Where pushes wait for the gate, the plan lists the rows that a
+//! batch needs and may have in an older version; who pushes them is decided when the batch is brought.
 //!
 //! Invariants: each event is primary on exactly one rank, each logical root embedded on exactly one; what a rank reads it owns
 //! or was sent in its current version; a row that no batch of the pass has written is known to be blank and never sent.
 //! Absent on purpose: tensors, messages, and replay.
 
+mod batch;
+mod delegation;
 mod follow;
 mod reach;
+mod share;
+
+pub use batch::GlobalBatch;
+pub use share::{Counts, Exchange, Share, Traffic};
 
 use super::copies::{Copies, Found};
 use super::cost::Costs;
 use super::replicas::Replicas;
-use super::routes::Routes;
 use super::window::Point;
 use crate::partition::{Partition, Rank};
-use crate::sampler::{Known, Root, Sample, SampleCache, SampleScratch, Sampler};
+use crate::sampler::{Sample, SampleScratch};
 use crate::setting::Auto;
-use reach::{Reach, Reached};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId};
-use tidemill_data::philox::Key;
 use tidemill_data::stream::EventStream;
 
 /// What things cost on the wire and how much may be kept, in bytes.
@@ -55,164 +56,6 @@ impl Weights {
         let share = if self.feature > 0 { self.cache / 2 } else { self.cache };
         let count = |each: u64| usize::try_from(share / each.max(1)).unwrap_or(usize::MAX);
         (count(self.row), if self.feature > 0 { count(self.feature) } else { 0 })
-    }
-}
-
-/// One global batch, before it is shared out.
-#[derive(Clone, Copy)]
-pub struct GlobalBatch<'a> {
-    /// Its number in the pass, from 0.
-    pub number: usize,
-    /// Where in the pass its first event is.
-    pub first: usize,
-    /// Its events.
-    pub events: &'a [EventId],
-    /// Logical roots: sources, destinations, then negatives, event after event.
-    pub roots: &'a [Root],
-    /// Words for uniform sampling.
-    pub key: Key,
-    /// Makes the samples.
-    pub sampler: &'a Sampler,
-    /// Samples that were kept of the first `known` logical roots.
-    pub cache: Option<&'a SampleCache>,
-    /// How many roots may have been kept.
-    pub known: usize,
-}
-
-impl GlobalBatch<'_> {
-    /// Samples for some of the logical roots, ascending.
-    pub fn sample(&self, logical: &[u32], scratch: &mut SampleScratch) -> Sample {
-        let places = &logical[..logical.partition_point(|&root| (root as usize) < self.known)];
-        let known = self.cache.map(|cache| Known { cache, batch: self.number, places });
-        let mut sample = Sample::default();
-        if logical.len() == self.roots.len() {
-            let (first, key) = (self.events[0], self.key);
-            self.sampler.sample_known_into(known, self.roots, first, key, scratch, &mut sample);
-        } else {
-            let roots: Vec<Root> = logical.iter().map(|&root| self.roots[root as usize]).collect();
-            self.sampler.sample_known_into(known, &roots, self.events[0], self.key, scratch, &mut sample);
-        }
-        sample
-    }
-
-    /// Which event of the batch a logical root belongs to.
-    pub fn event_of(&self, logical: usize) -> usize {
-        let b = self.events.len();
-        match logical / b {
-            0 => logical,
-            1 => logical - b,
-            _ => (logical - 2 * b) / (self.roots.len() / b - 2),
-        }
-    }
-}
-
-/// One rank's share of a batch.
-#[derive(Default)]
-pub struct Share {
-    /// Events of the batch that are primary here, `[B']`, as positions in the batch.
-    pub mine: Vec<u32>,
-    /// Logical roots embedded here, in order; the sample's logical roots.
-    pub embeds: Vec<u32>,
-    /// Their neighbors.
-    pub sample: Sample,
-    /// Rows read: the sample's, then own endpoints that it does not reach.
-    pub rows: Vec<NodeId>,
-    /// Embeddings of `mine`, as sources, destinations, negatives: indices into those made here, then those received.
-    pub embeddings: Vec<u32>,
-    /// Where the batch's sources, then destinations, are embedded: the rank, and which of the roots it makes.
-    pub made: Vec<(Rank, u32)>,
-    /// What is sent and received.
-    pub exchange: Exchange,
-    /// Counts for the summary.
-    pub counts: Counts,
-    /// What all ranks send.
-    pub traffic: Traffic,
-}
-
-/// The messages of a batch and what they leave on this rank.
-#[derive(Debug, Default)]
-pub struct Exchange {
-    /// The batch opens a window: nodes change owners before anything else.
-    pub opens_window: Option<usize>,
-    /// Whole states that move with their nodes; those of blank rows do not travel.
-    pub migrate: Routes<NodeId>,
-    /// Nodes that leave this rank.
-    pub leave: Vec<NodeId>,
-    /// Copies that go before the batch's arrive.
-    pub drop_before: Vec<NodeId>,
-    /// Copies that go once the batch has read them.
-    pub drop_after: Vec<NodeId>,
-    /// Copies of rows that no batch has written: made here.
-    pub blank: Vec<NodeId>,
-    /// Rows pushed to those who need them.
-    pub push: Routes<NodeId>,
-    /// Versions of `push`, where a gate keeps books of them.
-    pub versions: Routes<u32>,
-    /// Rows that a batch needs and of which there is a copy, with their versions: pushed where the gate is open and they are older.
-    pub refresh: Routes<(NodeId, u32)>,
-    /// Replicas that fell behind are corrected first, by their owners in this window.
-    pub correct: Option<usize>,
-    /// Which of them at a window's border: those that the window looks at, ascending; `None`: all.
-    pub wanted: Option<Vec<NodeId>>,
-    /// Features of sampled edges, at first need.
-    pub features: Routes<EventId>,
-    /// Copies of features that go before.
-    pub features_before: Vec<EventId>,
-    /// Copies of features that go after.
-    pub features_after: Vec<EventId>,
-    /// Embeddings of delegated roots: out, rows of this rank's; in, how many.
-    pub embeddings: Routes<u32>,
-}
-
-/// What a share counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Remote rows needed here.
-    pub remote: u64,
-    /// Of these, met by a copy that was there (blank ones included).
-    pub hits: u64,
-    /// Of these, met by a replica.
-    pub cached: u64,
-    /// Roots of this rank's events that others embed.
-    pub delegated: u64,
-    /// Rows sent here.
-    pub fetched: u64,
-}
-
-impl Counts {
-    /// Adds a batch's.
-    pub fn add(&mut self, more: &Counts) {
-        self.remote += more.remote;
-        self.hits += more.hits;
-        self.cached += more.cached;
-        self.delegated += more.delegated;
-        self.fetched += more.fetched;
-    }
-}
-
-/// What batches send and replay, over all ranks, as planned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Traffic {
-    /// Rows pushed.
-    pub rows: u64,
-    /// Embeddings sent.
-    pub embeddings: u64,
-    /// Rows of s(peer) sent for commits.
-    pub memories: u64,
-    /// Messages, a gradient's way back included.
-    pub messages: u64,
-    /// Updates of replicas.
-    pub updates: u64,
-}
-
-impl Traffic {
-    /// Adds a batch's.
-    pub fn add(&mut self, more: &Traffic) {
-        self.rows += more.rows;
-        self.embeddings += more.embeddings;
-        self.memories += more.memories;
-        self.messages += more.messages;
-        self.updates += more.updates;
     }
 }
 
@@ -368,83 +211,6 @@ impl Planner {
         exchange.opens_window = Some(window);
         self.window = Some(window);
         self.turn_replicas(batch, exchange);
-    }
-
-    /// The rank that embeds each logical root.
-    fn embedders(&self, batch: &GlobalBatch<'_>, primary: &[Rank], scratch: &mut SampleScratch) -> Vec<Rank> {
-        let asks = |logical: usize| primary[batch.event_of(logical)];
-        match self.delegate {
-            Auto::Value(false) => (0..batch.roots.len()).map(asks).collect(),
-            Auto::Value(true) => batch.roots.iter().map(|root| self.owner(root.node)).collect(),
-            Auto::Auto => {
-                let all: Vec<u32> = (0..batch.roots.len() as u32).collect();
-                let whole = batch.sample(&all, scratch);
-                self.cheaper(batch, &whole, asks)
-            }
-        }
-    }
-
-    /// For each root the rank where it moves fewer bytes, its own rank's first: what a batch needs anyway costs nothing more.
-    fn cheaper(&self, batch: &GlobalBatch<'_>, whole: &Sample, asks: impl Fn(usize) -> Rank) -> Vec<Rank> {
-        let reach = Reach::of(whole);
-        let mut needs: Vec<Needs> = vec![Needs::default(); self.copies.len()];
-        let mut embedder = vec![self.me; batch.roots.len()];
-        let mut remote = Vec::new();
-        for (logical, root) in batch.roots.iter().enumerate() {
-            let asking = asks(logical);
-            if self.owner(root.node) == asking {
-                embedder[logical] = asking;
-                self.take_on(&mut needs, asking, reach.of_root(whole.root_of[logical]));
-            } else {
-                remote.push(logical);
-            }
-        }
-        let travel = self.weights.embedding * if self.pass.training { 2 } else { 1 };
-        let mut decided: BTreeMap<(Rank, u32), Rank> = BTreeMap::new();
-        for logical in remote {
-            let (asking, root) = (asks(logical), whole.root_of[logical]);
-            let owner = self.owner(batch.roots[logical].node);
-            embedder[logical] = *decided.entry((asking, root)).or_insert_with(|| {
-                let reached = reach.of_root(root);
-                let delegated = travel + self.more_bytes(&needs, owner, reached);
-                let chosen = if delegated < self.more_bytes(&needs, asking, reached) { owner } else { asking };
-                self.take_on(&mut needs, chosen, reached);
-                chosen
-            });
-        }
-        embedder
-    }
-
-    /// Bytes that must move so that `rank` can embed a root, on top of what it needs already.
-    fn more_bytes(&self, needs: &[Needs], rank: Rank, reached: &Reached) -> u64 {
-        let have = &needs[rank.index()];
-        let moves = |node: &&NodeId| {
-            let version = self.written[node.index()];
-            self.owner(**node) != rank
-                && version > 0
-                && !have.rows.contains(*node)
-                && !self.replicates(rank, **node)
-                && self.copies[rank.index()].find(**node, version) != Found::Fresh
-        };
-        let rows = reached.rows.iter().filter(moves).count() as u64;
-        let foreign = |event: &&EventId| {
-            !self.holds_features(rank, **event)
-                && !have.features.contains(*event)
-                && self.features[rank.index()].find(**event, 0) != Found::Fresh
-        };
-        let features = match self.weights.feature {
-            0 => 0,
-            bytes => bytes * reached.events.iter().filter(foreign).count() as u64,
-        };
-        rows * self.weights.row + features
-    }
-
-    fn take_on(&self, needs: &mut [Needs], rank: Rank, reached: &Reached) {
-        let needs = &mut needs[rank.index()];
-        needs.rows.extend(&reached.rows);
-        if self.weights.feature > 0 {
-            needs.features.extend(&reached.events);
-        }
     }
 
     /// Whether a rank owns an endpoint of an event, and so its features.
@@ -618,13 +384,6 @@ impl Planner {
             self.written[root.node.index()] = batch.number as u32 + 2;
         }
     }
-}
-
-/// What a rank needs for the roots it has taken on.
-#[derive(Clone, Default)]
-struct Needs {
-    rows: HashSet<NodeId>,
-    features: HashSet<EventId>,
 }
 
 fn positions(ranks: &[Rank], of: Rank) -> Vec<u32> {

@@ -1,5 +1,6 @@
 //! Rows that are followed: chosen before a window, current from their first need on, corrected when they may have drifted.
 
+use super::reach::Reach;
 use super::*;
 use crate::dependency::window::{Hearing, Push, Ranking, WindowNeeds};
 use std::ops::Range;
