@@ -25,20 +25,25 @@
 //! messages, and sums are moved on when the rank looks, twice a batch. Absent: sums by NCCL, which the host's messages could
 //! not go beside; rolling back (a gradient that is not finite ends the run, which resumes from its latest checkpoint).
 
-use super::flat_sum::FlatSum;
+mod exchange;
+mod full_sync;
+mod verdict;
+
+pub use full_sync::{DIVERGENCE, Gathered};
+pub use verdict::News;
+
 use super::sync::Word;
-use crate::comms::{Communicator, Purpose, Tag};
+use crate::comms::Communicator;
 use crate::error::{Error, Result};
 use crate::gradient::GradientConfig;
-use crate::gradient::period::{Change, Period};
-use crate::gradient::sketch::{divergence, sketch};
-use crate::gradient::window::{Window, agreement, second_moment_excess};
+use crate::gradient::period::Period;
+use crate::gradient::window::{Window, second_moment_excess};
 use crate::stats::Timeline;
+use exchange::Flight;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::time::Instant;
-use tch::{Kind, Tensor};
-use tidemill_models::optimizer::{Optimizer, grad_norm};
+use tch::Tensor;
+use tidemill_models::optimizer::grad_norm;
 use tidemill_models::parameters::Parameters;
 
 /// Messages between ranks that are no sums; above the numbers of passes' messages.
@@ -77,15 +82,6 @@ pub struct Racom {
     news: Vec<News>,
 }
 
-/// What an exchange under way needs to be taken in.
-struct Flight {
-    started: Instant,
-    own: Tensor,
-    sum: FlatSum,
-    number: u64,
-    windows: Vec<Option<Window>>,
-}
-
 /// What outlives a full sync: the period, and counts for the summary. Part of every checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Controller {
@@ -104,31 +100,6 @@ pub struct Controller {
     norm: f64,
     /// Batches of a rank in the latest exchange, on average.
     window: f64,
-}
-
-/// What the run's log should hold.
-#[derive(Clone, Debug, PartialEq)]
-pub enum News {
-    /// All ranks have told of the next batch.
-    Batch {
-        /// Its loss.
-        loss: f64,
-        /// Norm of the latest exchange's gradient, as of one batch.
-        norm: f64,
-        /// Sum of the drifts of copies that the ranks have told of since the batch before, and of how many.
-        drift: (f64, f64),
-    },
-    /// A full sync.
-    Synced {
-        /// After so many batches of the epoch.
-        batch: usize,
-        /// Why.
-        reason: &'static str,
-        /// Largest distance of a rank's parameters from the mean, over the mean's length, as they were before.
-        divergence: f64,
-    },
-    /// The period has changed.
-    Period(usize, Change),
 }
 
 impl Racom {
@@ -280,247 +251,6 @@ impl Racom {
         let sum = parameters.grads() + arrived;
         parameters.take_over_grads(&sum, &took_part).expect("a gradient of the same parameters");
     }
-
-    /// Joins the next exchange with the contributions since the last, and returns at once.
-    fn join(&mut self, parameters: &Parameters) -> Result<()> {
-        let own = self.sum.take().unwrap_or_else(|| parameters.grads().zeros_like());
-        let next = Window { first: self.position, end: self.position, ..Window::default() };
-        let mut window = std::mem::replace(&mut self.open, next);
-        window.took_part.resize(parameters.names().count(), false);
-        window.norm = grad_norm(&own);
-        window.sketch = sketch_of(parameters.values());
-        let number = self.say(&window.to_bytes())?;
-        let sum = self.start_sum(&own)?;
-        let mut windows = vec![None; self.comm.world()];
-        windows[self.comm.rank()] = Some(window);
-        self.flight = Some(Flight { started: Instant::now(), own, sum, number, windows });
-        Ok(())
-    }
-
-    fn start_sum(&mut self, tensor: &Tensor) -> Result<FlatSum> {
-        self.sums += 1;
-        FlatSum::start(&self.comm, self.sums, tensor)
-    }
-
-    /// Sends the same words to all others; their number.
-    fn say(&mut self, bytes: &[u8]) -> Result<u64> {
-        let tag = Tag { purpose: Purpose::Gradient, sequence: WORDS | self.words };
-        self.words += 1;
-        self.peers().try_for_each(|peer| self.comm.send(peer, tag, bytes.to_vec()))?;
-        Ok(tag.sequence)
-    }
-
-    fn peers(&self) -> impl Iterator<Item = usize> + use<> {
-        let own = self.comm.rank();
-        (0..self.comm.world()).filter(move |&rank| rank != own)
-    }
-
-    /// Takes the exchange under way in if it is complete; false if it is not finite.
-    fn take_in(&mut self, times: &mut Timeline) -> Result<bool> {
-        let peers = self.peers();
-        let Some(flight) = &mut self.flight else { return Ok(true) };
-        let mut complete = flight.sum.progress()?;
-        for peer in peers.filter(|&peer| flight.windows[peer].is_none()).collect::<Vec<_>>() {
-            let tag = Tag { purpose: Purpose::Gradient, sequence: flight.number };
-            match self.comm.try_receive(peer, tag)? {
-                Some(message) => flight.windows[peer] = Some(window(&message.bytes)?),
-                None => complete = false,
-            }
-        }
-        if complete { self.wait(times) } else { Ok(true) }
-    }
-
-    /// Takes the exchange under way in once it is complete; false if it is not finite.
-    fn wait(&mut self, times: &mut Timeline) -> Result<bool> {
-        let Some(flight) = self.flight.take() else { return Ok(true) };
-        let total = flight.sum.wait()?;
-        let tag = Tag { purpose: Purpose::Gradient, sequence: flight.number };
-        let mut windows = Vec::new();
-        for (peer, known) in flight.windows.into_iter().enumerate() {
-            windows.push(match known {
-                Some(window) => window,
-                None => window(&self.comm.receive(peer, tag)?.bytes)?,
-            });
-        }
-        times.add_exchange(windows[self.comm.rank()].end.saturating_sub(1), flight.started);
-        let norm = grad_norm(&total);
-        self.arrive(&(total - flight.own), &windows);
-        self.note(&windows);
-        self.judge(&windows, norm);
-        Ok(norm.is_finite())
-    }
-
-    /// Keeps the others' part of a sum for the next step.
-    fn arrive(&mut self, others: &Tensor, windows: &[Window]) {
-        let own = self.comm.rank();
-        for (rank, window) in windows.iter().enumerate() {
-            assert_eq!(window.first, self.here[rank], "a rank's windows follow each other");
-            self.here[rank] = window.end;
-            if rank == own || window.batches() == 0 {
-                continue;
-            }
-            self.contributions += window.batches();
-            let age = (self.position - 1).saturating_sub(window.first) as u64;
-            self.controller.staleness_max = self.controller.staleness_max.max(age);
-        }
-        let theirs = || windows.iter().enumerate().filter(|&(rank, window)| rank != own && window.batches() > 0);
-        if theirs().next().is_none() {
-            return;
-        }
-        match &mut self.arrived {
-            Some(arrived) => drop(arrived.g_add_(others)),
-            None => {
-                self.arrived = Some(others.copy());
-                self.arrived_took_part.clear();
-            }
-        }
-        for (_, window) in theirs() {
-            self.arrived_took_part.resize(window.took_part.len(), false);
-            self.arrived_took_part.iter_mut().zip(&window.took_part).for_each(|(ours, &theirs)| *ours |= theirs);
-        }
-    }
-
-    /// Adds up the ranks' shares of losses; batches of which all have told are news.
-    fn note(&mut self, windows: &[Window]) {
-        for window in windows {
-            self.drift = (self.drift.0 + window.drift.0, self.drift.1 + window.drift.1);
-            for (batch, loss) in (window.first..).zip(&window.losses) {
-                let at = batch - self.told;
-                self.losses.resize(self.losses.len().max(at + 1), 0.0);
-                self.losses[at] += loss;
-            }
-        }
-    }
-
-    /// What all ranks conclude from an exchange, alike.
-    fn judge(&mut self, windows: &[Window], norm: f64) {
-        self.controller.exchanges += 1;
-        let batches = windows.iter().map(Window::batches).sum::<usize>() as f64 / windows.len() as f64;
-        if batches > 0.0 {
-            self.controller.norm = norm / batches;
-            self.controller.window = batches;
-        }
-        while self.told < self.oldest_missing() {
-            let loss = self.losses.pop_front().expect("all ranks have told of it");
-            self.told += 1;
-            let drift = std::mem::take(&mut self.drift);
-            self.news.push(News::Batch { loss, norm: self.controller.norm, drift });
-        }
-        let agreed = self.oldest_missing() + self.max_staleness; // all know by then, or at the full sync that comes before
-
-        let divergence = divergence(windows.iter().map(|window| window.sketch.as_slice()));
-        self.controller.divergence = divergence;
-        self.controller.divergence_max = self.controller.divergence_max.max(divergence);
-        if divergence > self.bound {
-            self.sync_at.get_or_insert(agreed);
-        }
-        let (stop, out_of_time) =
-            (windows.iter().any(|window| window.stop), windows.iter().any(|window| window.out_of_time));
-        if stop || out_of_time {
-            self.stop_at.get_or_insert((agreed, Word { stop, out_of_time, ..Word::default() }));
-        }
-        let first = windows.iter().filter(|window| window.batches() > 0).map(|window| window.first).min();
-        if let (Some(first), Some(latest)) = (first, windows.iter().map(|window| window.end).max()) {
-            let agreement = agreement(norm, windows.iter().map(|window| window.norm));
-            let change = self.controller.period.observe(agreement, latest - first);
-            self.news.extend(change.map(|change| News::Period(latest, change)));
-        }
-    }
-
-    /// First half of a full sync, called by all ranks after the same batch: every contribution is here. What of them was in no
-    /// step yet is added to the gradient, which the caller has zeroed.
-    ///
-    /// # Errors
-    /// A lost peer.
-    pub fn gather(&mut self, parameters: &mut Parameters, times: &mut Timeline) -> Result<Gathered> {
-        self.contributions = 0;
-        loop {
-            if self.flight.is_none() {
-                if self.here.iter().all(|&here| here == self.position) {
-                    break;
-                }
-                self.join(parameters)?;
-            }
-            if !self.wait(times)? {
-                return Ok(Gathered::NotFinite);
-            }
-        }
-        let rest = self.arrived.is_some();
-        self.add_arrived(parameters);
-        Ok(if rest { Gathered::Rest } else { Gathered::Nothing })
-    }
-
-    /// Second half: parameters and moments become the ranks' mean.
-    ///
-    /// # Errors
-    /// A lost peer.
-    pub fn average(
-        &mut self,
-        parameters: &mut Parameters,
-        optimizer: &mut Optimizer,
-        reason: &'static str,
-    ) -> Result<()> {
-        let (first, second) = optimizer.moments();
-        let flat = Tensor::cat(&[&parameters.values().detach(), first, second], 0);
-        let mean = self.start_sum(&flat)?.wait()? / self.comm.world() as f64;
-        let parts = mean.split(parameters.count(), 0);
-        let [values, first, second] = [&parts[0], &parts[1], &parts[2]];
-        let apart = length(&(parameters.values().detach() - values)) / length(values).max(f64::MIN_POSITIVE);
-        let (mut farthest, mut steps, mut own_steps) = (apart, optimizer.steps(), optimizer.own_steps().to_vec());
-        let mut words = vec![apart.to_bits(), steps, self.controller.staleness_max];
-        words.extend(&own_steps);
-        let sequence = self.say(bytemuck::cast_slice(&words))?;
-        for peer in self.peers() {
-            let bytes = self.comm.receive(peer, Tag { purpose: Purpose::Gradient, sequence })?.bytes;
-            let words: Vec<u64> = bytemuck::allocation::pod_collect_to_vec(&bytes);
-            let [theirs_apart, theirs_steps, age, theirs @ ..] = &words[..] else { return Err(unreadable()) };
-            if theirs.len() != own_steps.len() {
-                return Err(unreadable());
-            }
-            farthest = farthest.max(f64::from_bits(*theirs_apart));
-            steps = steps.max(*theirs_steps);
-            self.controller.staleness_max = self.controller.staleness_max.max(*age);
-            own_steps.iter_mut().zip(theirs).for_each(|(own, &theirs)| *own = (*own).max(theirs));
-        }
-        optimizer.restore(steps, &own_steps, first, second)?;
-        parameters.set_values(values)?;
-        let reason = self.sync_at.take().map_or(reason, |_| DIVERGENCE);
-        self.controller.forced += u64::from(reason == DIVERGENCE);
-        self.controller.divergence_max = self.controller.divergence_max.max(farthest);
-        self.controller.divergence = 0.0;
-        if let Some((at, _)) = &mut self.stop_at {
-            *at = self.position; // all ranks are here, and know of it
-        }
-        self.news.push(News::Synced { batch: self.position, reason, divergence: farthest });
-        Ok(())
-    }
-}
-
-/// What a full sync found still to be applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gathered {
-    /// Nothing.
-    Nothing,
-    /// The gradient at hand.
-    Rest,
-    /// A gradient that is not finite.
-    NotFinite,
-}
-
-/// Why a full sync is forced.
-pub const DIVERGENCE: &str = "divergence";
-
-fn sketch_of(values: &Tensor) -> Vec<f32> {
-    let values = Vec::<f64>::try_from(values.detach().to_kind(Kind::Double)).expect("a flat tensor");
-    sketch(values.into_iter())
-}
-
-fn length(flat: &Tensor) -> f64 {
-    grad_norm(flat)
-}
-
-fn window(bytes: &[u8]) -> Result<Window> {
-    Window::from_bytes(bytes).ok_or_else(unreadable)
 }
 
 fn unreadable() -> Error {

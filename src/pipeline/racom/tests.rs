@@ -5,8 +5,8 @@ use super::*;
 use crate::comms::CommConfig;
 use crate::gradient::GradientMode;
 use std::time::Duration;
-use tch::Device;
-use tidemill_models::optimizer::OptimizerConfig;
+use tch::{Device, Kind};
+use tidemill_models::optimizer::{Optimizer, OptimizerConfig};
 use tidemill_models::parameters::{Declarations, Draw, Init, ParameterId};
 
 const BATCHES: usize = 90;
