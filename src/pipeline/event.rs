@@ -193,15 +193,7 @@ impl BatchPlan {
             return hash;
         }
         for (place, &logical) in self.embeds.iter().enumerate() {
-            let (logical, b) = (logical as usize, self.all.len());
-            let (event, role) = match logical / b {
-                0 => (logical, Role::Source),
-                1 => (logical - b, Role::Destination),
-                _ => {
-                    let (event, draw) = ((logical - 2 * b) / self.per_event, (logical - 2 * b) % self.per_event);
-                    (event, Role::Negative(draw as u32))
-                }
-            };
+            let (event, role) = Role::of(logical as usize, self.all.len(), self.per_event);
             hash.add_root(&self.sample, place, self.all[event], role);
         }
         hash

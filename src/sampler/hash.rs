@@ -29,6 +29,21 @@ pub enum Role {
 }
 
 impl Role {
+    /// Which event of a batch, by its place, a logical root belongs to, and as what. The order of logical roots: all sources, all
+    /// destinations, then the negatives, event after event.
+    ///
+    /// * `events`: in the batch. * `per_event`: negatives of each.
+    pub fn of(logical: usize, events: usize, per_event: usize) -> (usize, Role) {
+        match logical / events {
+            0 => (logical, Role::Source),
+            1 => (logical - events, Role::Destination),
+            _ => {
+                let negative = logical - 2 * events;
+                (negative / per_event, Role::Negative((negative % per_event) as u32))
+            }
+        }
+    }
+
     fn code(self) -> u64 {
         match self {
             Role::Source => 0,

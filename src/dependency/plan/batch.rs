@@ -1,6 +1,6 @@
 //! A batch before it is shared out: its events, its logical roots, and how their samples are made.
 
-use crate::sampler::{Known, Root, Sample, SampleCache, SampleScratch, Sampler};
+use crate::sampler::{Known, Role, Root, Sample, SampleCache, SampleScratch, Sampler};
 use tidemill_data::id::EventId;
 use tidemill_data::philox::Key;
 
@@ -43,11 +43,7 @@ impl GlobalBatch<'_> {
 
     /// Which event of the batch a logical root belongs to.
     pub fn event_of(&self, logical: usize) -> usize {
-        let b = self.events.len();
-        match logical / b {
-            0 => logical,
-            1 => logical - b,
-            _ => (logical - 2 * b) / (self.roots.len() / b - 2),
-        }
+        let per_event = self.roots.len() / self.events.len() - 2;
+        Role::of(logical, self.events.len(), per_event).0
     }
 }
