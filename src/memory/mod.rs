@@ -352,8 +352,7 @@ impl NodeMemory {
     }
 
     fn index(&self, nodes: &[NodeId]) -> Tensor {
-        let ids: Vec<i64> = nodes.iter().map(|&n| i64::from(self.places.of(n))).collect();
-        Tensor::from_slice(&ids).to_device(self.shape.device)
+        row_numbers(nodes.iter().map(|&node| self.places.of(node))).to_device(self.shape.device)
     }
 
     fn write_rows(&mut self, nodes: &[NodeId], rows: &Tensor) {
@@ -362,6 +361,11 @@ impl NodeMemory {
             let _ = self.rows.index_copy_(0, &index, &rows.detach());
         }
     }
+}
+
+/// `[n]` i64, on the host: numbers of rows, to select or to write them by.
+pub fn row_numbers(rows: impl Iterator<Item = u32>) -> Tensor {
+    Tensor::from_slice(&rows.map(i64::from).collect::<Vec<_>>())
 }
 
 /// Nodes of one of [`NodeMemory::parts`].

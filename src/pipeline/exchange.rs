@@ -17,7 +17,7 @@ use crate::boundary::Boundary;
 use crate::comms::{Communicator, Purpose, Tag};
 use crate::dependency::Routes;
 use crate::error::Result;
-use crate::memory::{NodeMemory, NodeState, StateShape};
+use crate::memory::{NodeMemory, NodeState, StateShape, row_numbers};
 use crate::partition::Rank;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -198,10 +198,9 @@ impl Peers {
         if known.is_empty() {
             return;
         }
-        let at: Vec<u32> = known.iter().map(|&i| i as u32).collect();
         let copied: Vec<NodeId> = known.iter().map(|&i| nodes[i]).collect();
         let here = memory.rows(&copied); // [C, D_m]
-        let there = sent.rows.index_select(0, &index_of(&at).to_device(here.device()));
+        let there = sent.rows.index_select(0, &row_numbers(known.iter().map(|&i| i as u32)).to_device(here.device()));
         let relative = relative_distances(&here, &there);
         self.boundary.note_drift(relative.into_iter().zip(copied.iter().map(|node| ages[node])));
     }
@@ -317,7 +316,7 @@ impl Peers {
             let width = grad.size()[1];
             let part = wire::matrix(&bytes, items.len(), width, grad.kind(), grad.device())?;
             // One message's rows are distinct, so this is a plain sum in rank order.
-            let index = index_of(items).to_device(grad.device());
+            let index = row_numbers(items.iter().copied()).to_device(grad.device());
             let _ = grad.index_add_(0, &index, &part);
         }
         Ok(grad)
@@ -329,7 +328,7 @@ impl Peers {
             return Ok(own.shallow_clone());
         }
         for (peer, items) in &routes.out {
-            let part = own.index_select(0, &index_of(items).to_device(own.device()));
+            let part = own.index_select(0, &row_numbers(items.iter().copied()).to_device(own.device()));
             self.comm.send(peer.index(), tag, wire::bytes_of(&part))?;
         }
         let mut parts = vec![own.detach()];
@@ -346,10 +345,6 @@ pub(super) fn relative_distances(a: &Tensor, b: &Tensor) -> Vec<f64> {
     let length = |rows: &Tensor| rows.to_kind(Kind::Double).norm_scalaropt_dim(2, [1i64], false);
     let relative = (length(&(a - b)) / length(b).clamp_min(1e-12)).to_device(Device::Cpu);
     Vec::<f64>::try_from(relative).expect("a vector of doubles")
-}
-
-fn index_of(items: &[u32]) -> Tensor {
-    Tensor::from_slice(&items.iter().map(|&item| i64::from(item)).collect::<Vec<_>>())
 }
 
 /// Drops the copies that served a batch and do not stay.

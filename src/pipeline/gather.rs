@@ -1,7 +1,7 @@
 //! Integers become tensors on the state's device: part of the state stage, for its reads and its writes.
 
 use super::features::Features;
-use crate::memory::{NodeMemory, StateShape};
+use crate::memory::{NodeMemory, StateShape, row_numbers};
 use tch::{Device, Kind, Tensor};
 use tidemill_data::id::{EventId, NodeId};
 use tidemill_data::stream::EventStream;
@@ -33,12 +33,12 @@ impl Gather {
 
     /// `[n]` i64 of row numbers.
     pub fn rows(&self, rows: &[u32]) -> Tensor {
-        self.index(rows.iter().map(|&row| i64::from(row)))
+        self.send(row_numbers(rows.iter().copied()))
     }
 
     /// `[n]` i64 of nodes.
     pub fn nodes(&self, nodes: &[NodeId]) -> Tensor {
-        self.index(nodes.iter().map(|node| i64::from(node.0)))
+        self.send(row_numbers(nodes.iter().map(|node| node.0)))
     }
 
     /// `[n]` float: f64 values rounded once.

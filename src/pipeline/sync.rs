@@ -189,7 +189,7 @@ impl SyncStage {
         let Some(racom) = &mut self.racom else { return Ok(true) };
         match racom.gather(parameters, times)? {
             Gathered::NotFinite => return Ok(false),
-            Gathered::Rest => self.step(parameters, total),
+            Gathered::Rest => self.step(parameters, None, total),
             Gathered::Nothing => {}
         }
         let racom = self.racom.as_mut().expect("as above");
@@ -203,11 +203,13 @@ impl SyncStage {
 
     /// One optimizer step, after clipping; zeroes the gradient.
     ///
-    /// * `total`: steps that the run is planned to take, for the learning rate's schedule.
-    pub fn step(&mut self, parameters: &mut Parameters, total: u64) {
+    /// * `norm`: the gradient's, where it is known. * `total`: steps that the run is planned to take, for the learning rate's
+    ///   schedule.
+    pub fn step(&mut self, parameters: &mut Parameters, norm: Option<f64>, total: u64) {
         if let Some(longest) = self.clip_norm {
             let batches = self.racom.as_ref().map_or(1.0, |racom| racom.global_batches());
-            clip_norm(parameters, longest * batches);
+            let norm = norm.unwrap_or_else(|| grad_norm(parameters.grads()));
+            clip_norm(parameters, norm, longest * batches);
         }
         let rate = |schedule: LrSchedule| schedule.rate(self.lr, self.optimizer.steps(), total);
         let lr = self.schedule.map_or(self.lr, rate);
@@ -365,7 +367,7 @@ fn sync_all(
             if !(word.loss.is_finite() && norm.is_finite()) {
                 return Step::Refused { batch, loss: word.loss };
             }
-            stage.step(&mut parameters, total);
+            stage.step(&mut parameters, Some(norm), total);
             numbers.copy_(&parameters.values().detach());
             Step::Taken { norm, word }
         });

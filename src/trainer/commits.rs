@@ -81,7 +81,7 @@ impl Trainer {
             return self.refuse(plan.batch, word.loss);
         }
         self.call_batch_hook(batch, scored, rows);
-        self.sync.stage_mut().step(self.model.parameters_mut(), self.history.planned_batches);
+        self.sync.stage_mut().step(self.model.parameters_mut(), Some(norm), self.history.planned_batches);
         self.pipeline.commit_parameters();
         self.pipeline.timeline().add(Stage::Sync, plan.batch, start);
         self.record(&uncommitted, norm, word)
@@ -104,7 +104,7 @@ impl Trainer {
             return self.refuse_apart(number, word.loss);
         }
         self.call_batch_hook(batch, scored, rows);
-        self.sync.stage_mut().step(self.model.parameters_mut(), self.history.planned_batches);
+        self.sync.stage_mut().step(self.model.parameters_mut(), None, self.history.planned_batches);
         self.pipeline.commit_parameters();
         self.pipeline.timeline().add(Stage::Sync, number, start);
         self.take_news()?;
