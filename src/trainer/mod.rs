@@ -9,6 +9,7 @@ mod calibrate;
 pub mod checkpoint;
 mod commits;
 pub mod config;
+pub mod costs;
 pub mod distance;
 pub mod durable;
 mod family;

@@ -2,11 +2,11 @@
 
 use super::calibrate::calibrate;
 use super::commits::Syncing;
-use super::family;
 use super::{History, Hooks, Trainer};
+use super::{costs, family};
 use crate::comms::{Communicator, Ledger};
 use crate::config::{Config, ModelName};
-use crate::dependency::{Costs, Policy, Weights};
+use crate::dependency::{Costs, Policy};
 use crate::device::{self, GpuSum};
 use crate::error::{Error, Result};
 use crate::eval::NegativeKind;
@@ -14,6 +14,7 @@ use crate::gradient::GradientMode;
 use crate::graph::Tcsr;
 use crate::memory::{NodeMemory, StateShape};
 use crate::partition::Rank;
+use crate::pipeline::Pipeline;
 use crate::pipeline::commit::MailRule;
 use crate::pipeline::event::{Among, Dropout, EventStage, Negatives, Pass, RankedEvents};
 use crate::pipeline::gather::Gather;
@@ -21,7 +22,6 @@ use crate::pipeline::replay::Replayer;
 use crate::pipeline::state::{StateReader, StateWriter};
 use crate::pipeline::sync::{SyncStage, Word};
 use crate::pipeline::workers::Stages;
-use crate::pipeline::{Pipeline, wire};
 use crate::sampler::Sampler;
 use crate::sampler::{SameBatch, Strategy};
 use crate::setting::Auto;
@@ -309,24 +309,11 @@ fn without_effect(config: &Config, spec: &StateSpec, ranks: usize) -> Vec<String
 
 /// What a rank's plans are made with.
 fn among(config: &Config, spec: &StateSpec, comm: &Communicator, shape: StateShape, stream: &EventStream) -> Among {
-    let float = shape.kind.elt_size_in_bytes() as u64;
-    let costs = Costs {
-        rates: config.calibration,
-        alpha: config.dependency.alpha,
-        beta: config.dependency.beta,
-        row: wire::row_bytes(shape, stream.feature_dim()),
-        memory: shape.memory_dim as u64 * float,
-        embedding: spec.embedding_dim as u64 * float,
-    };
+    let (costs, weights) = costs::of(config, spec, shape, stream);
     Among {
         me: Rank(comm.rank() as u16),
         delegate: config.delegate(),
-        weights: Weights {
-            row: wire::row_bytes(shape, stream.feature_dim()),
-            embedding: spec.embedding_dim as u64 * float,
-            feature: 4 * stream.feature_dim() as u64,
-            cache: config.dependency.cache_bytes.0,
-        },
+        weights,
         writes: spec.mail_targets != MailTargets::Nobody,
         costs,
         policy: policy(config, tau_cache(config, spec), costs),
@@ -401,7 +388,8 @@ fn one_candidate() -> Error {
     }
 }
 
-fn state_shape(spec: &StateSpec, stream: &EventStream, device: tch::Device) -> StateShape {
+/// The shape of what is kept for a model.
+pub(super) fn state_shape(spec: &StateSpec, stream: &EventStream, device: tch::Device) -> StateShape {
     StateShape {
         nodes: stream.nodes() as usize,
         memory_dim: spec.memory_dim,

@@ -59,17 +59,17 @@ impl CurvePoint {
 
 impl Curve {
     /// Plans an epoch at each threshold.
-    pub(super) fn of(config: &Config, batches: &Batches<'_>, partition: &Partition) -> Curve {
+    ///
+    /// * `costs`: of the configured model's rows and embeddings.
+    pub(super) fn of(
+        config: &Config,
+        (costs, weights): (Costs, Weights),
+        batches: &Batches<'_>,
+        partition: &Partition,
+    ) -> Curve {
         let calibrated = config.calibration.is_complete();
         let rates = if calibrated { config.calibration } else { ASSUMED };
-        let (stream, float) = (batches.stream, config.model.tgn.dtype.kind().elt_size_in_bytes() as u64);
-        let memory = config.model.tgn.memory_dim as u64 * float;
-        let embedding = config.model.tgn.embedding_dim as u64 * float;
-        let feature = 4 * stream.feature_dim() as u64;
-        let row = 36 + 2 * memory + feature;
-        let costs =
-            Costs { rates, alpha: config.dependency.alpha, beta: config.dependency.beta, row, memory, embedding };
-        let weights = Weights { row, embedding, feature, cache: config.dependency.cache_bytes.0 };
+        let (costs, stream) = (Costs { rates, ..costs }, batches.stream);
         let mut taus: Vec<Auto<f64>> = thresholds().map(Auto::Value).collect();
         if !taus.contains(&config.dependency.tau_cache) {
             taus.push(config.dependency.tau_cache);

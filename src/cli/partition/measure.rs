@@ -11,6 +11,7 @@ use crate::graph::Tcsr;
 use crate::partition::{Partition, PartitionConfig, Rank, Strategy};
 use crate::pipeline::event::logical_roots;
 use crate::sampler::{Root, Sample, SampleScratch, Sampler};
+use crate::trainer::costs;
 use serde::Serialize;
 use std::sync::Arc;
 use tidemill_data::id::{EventId, NodeId};
@@ -132,7 +133,8 @@ pub(super) fn run(config: &Config, ranks: usize) -> Result<Report> {
         counted.iter_mut().for_each(|counted| counted.add(batch, batches.positions(batch), &batches.sample));
     }
     let chosen = counted.iter().zip(STRATEGIES).find(|(_, strategy)| *strategy == config.partition.strategy);
-    let curve = Curve::of(config, &batches, &chosen.expect("every strategy is counted").0.partition);
+    let chosen = &chosen.expect("every strategy is counted").0.partition;
+    let curve = Curve::of(config, costs::expected(config, &stream, &split)?, &batches, chosen);
     let windows = config.partition.window_events.div_ceil(batch_size).max(1);
     Ok(Report {
         dataset: stream.meta().name.clone(),

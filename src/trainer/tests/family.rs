@@ -5,11 +5,13 @@ use super::streams;
 use crate::config::{Config, ModelName, Preset};
 use crate::pipeline::event::Negatives;
 use crate::sampler::HopTime;
-use crate::trainer::{Console, Summary, Trainer};
+use crate::trainer::{Console, Summary, Trainer, costs};
 use std::path::Path;
 use tidemill_data::id::NodeId;
 use tidemill_data::negative::CandidateRule;
+use tidemill_data::split::Split;
 use tidemill_models::edgebank::EdgeMemory;
+use tidemill_models::message::MessageTime;
 
 const ALL: [ModelName; 6] =
     [ModelName::Tgn, ModelName::Tgat, ModelName::Jodie, ModelName::Dyrep, ModelName::Apan, ModelName::Edgebank];
@@ -163,4 +165,25 @@ fn edgebank_is_a_brute_force() {
         }
         assert!(seen > 0 && unseen > 0, "{rule:?}: {seen} seen, {unseen} not");
     }
+}
+
+/// The wire is charged what a row of the configured model holds: a stored time code, two embeddings of a node, no mail at all.
+#[test]
+fn costs_are_those_of_the_configured_model() {
+    let stream = streams::small();
+    let costs = |name, stored| {
+        let mut config = config(name);
+        if stored {
+            config.model.tgn.message_time = MessageTime::Stored;
+        }
+        let split = Split::new(&stream, &config.split).expect("a split");
+        costs::expected(&config, &stream, &split).expect("possible")
+    };
+    let (plain, weights) = costs(ModelName::Tgn, false);
+    let feature = 4 * stream.feature_dim() as u64;
+    assert_eq!((plain.row, plain.memory, plain.embedding), (36 + 2 * 32 + feature, 32, 32));
+    assert_eq!((weights.row, weights.embedding, weights.feature), (plain.row, plain.embedding, feature));
+    assert_eq!(costs(ModelName::Tgn, true).0.row, plain.row + 32);
+    assert_eq!(costs(ModelName::Jodie, false).0.embedding, 64);
+    assert_eq!((costs(ModelName::Tgat, false).0.row, costs(ModelName::Tgat, false).0.memory), (36 + feature, 0));
 }
