@@ -78,7 +78,7 @@ impl Curve {
         let point = |&tau: &Auto<f64>| {
             let facts = PassFacts { training: true, blank: true, writes: true, embeddings_mailed: false };
             let policy = Policy { tau, costs, gated: false, corrections: None, looks_ahead: false };
-            let delegate = config.dependency.delegate;
+            let delegate = config.delegate();
             let planner = Planner::new(Rank(0), stream, partition.clone(), delegate, weights, facts);
             let planner = if policy.follows() { planner.with_policy(policy) } else { planner };
             plan(planner, batches, tau, &costs)
