@@ -219,7 +219,7 @@ fn a_step_equals_the_composition() {
 /// Products in bfloat16 are near full ones, and are not the same: each array of a step within 5 % of its largest number.
 #[test]
 fn bfloat16_is_near() {
-    let mut case = Case::with(|c| (c.config.memory_dim, c.config.time_dim, c.fanout) = (100, 100, 10));
+    let mut case = Case::with(|c| (c.config.memory_dim, c.config.time_dim, c.mails) = (400, 400, 85));
     let (input, pairs) = (case.input(), case.pairs());
     let want = step(&mut case.model(), &input, &pairs);
     case.config.matmul = Matmul::Bf16;
