@@ -17,8 +17,7 @@ use crate::embedding::{Codes, Embedding, EmbeddingDims, EmbeddingLayer};
 use crate::encoder::Encoder;
 use crate::error::Result;
 use crate::input::{Embedded, MailInput, ModelInput};
-use crate::message::MessageTime;
-use crate::model::{MailKeeping, MailTargets, Payload, StateSpec};
+use crate::model::{Payload, StateSpec};
 use crate::parameters::{Declarations, Draw};
 use crate::recurrent::{RecurrentConfig, RecurrentRows, RowNorm};
 use crate::tgn::{FeatureDims, TgnConfig};
@@ -89,23 +88,13 @@ impl Encoder for Dyrep {
     fn spec(&self) -> StateSpec {
         let c = &self.config;
         StateSpec {
-            kind: c.dtype.kind(),
-            memory_dim: c.memory_dim,
             payload: Payload::Embedding,
-            payload_dim: c.memory_dim,
-            mail_targets: MailTargets::Endpoints,
-            mail_keeping: MailKeeping::UntilApplied,
-            mail_order: c.mail_order,
-            aggregator: c.aggregator,
-            stored_time_code: (c.message_time == MessageTime::Stored).then_some(c.time_dim),
-            edge_dim: self.features.edge,
-            node_dim: self.features.node,
             embedding_dim: c.memory_dim,
             layers: 1,
             heads: c.heads,
             dropout: c.dropout,
             root_time: c.root_time,
-            ..StateSpec::default()
+            ..c.rows_with_mail(self.features)
         }
     }
 

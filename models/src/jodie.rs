@@ -15,8 +15,7 @@ use tch::{Device, Tensor};
 use crate::encoder::Encoder;
 use crate::error::Result;
 use crate::input::{Embedded, MailInput, ModelInput};
-use crate::message::MessageTime;
-use crate::model::{MailKeeping, MailTargets, Payload, StateSpec};
+use crate::model::StateSpec;
 use crate::parameters::{Declarations, Draw, Init, ParameterId};
 use crate::recurrent::{RecurrentConfig, RecurrentRows, RowNorm};
 use crate::tgn::{FeatureDims, TgnConfig};
@@ -108,20 +107,9 @@ impl Encoder for Jodie {
     fn spec(&self) -> StateSpec {
         let c = &self.config;
         StateSpec {
-            kind: c.dtype.kind(),
-            memory_dim: c.memory_dim,
-            payload: Payload::MemoryRow,
-            payload_dim: c.memory_dim,
-            mail_targets: MailTargets::Endpoints,
-            mail_keeping: MailKeeping::UntilApplied,
-            mail_order: c.mail_order,
-            aggregator: c.aggregator,
-            stored_time_code: (c.message_time == MessageTime::Stored).then_some(c.time_dim),
-            edge_dim: self.features.edge,
-            node_dim: self.features.node,
             embedding_dim: if self.gap.by_role() { 2 * c.memory_dim } else { c.memory_dim },
             absolute_time: self.gap == Gap::Ratio,
-            ..StateSpec::default()
+            ..c.rows_with_mail(self.features)
         }
     }
 

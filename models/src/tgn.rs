@@ -197,6 +197,24 @@ impl TgnConfig {
         require(!dated, "root_time", self.root_time, reason, "write true, or embedding = \"identity\"")
     }
 
+    /// What is kept for a model whose rows wait for their endpoints' mails, which carry the peers' rows.
+    pub(crate) fn rows_with_mail(&self, features: FeatureDims) -> StateSpec {
+        StateSpec {
+            kind: self.dtype.kind(),
+            memory_dim: self.memory_dim,
+            payload: Payload::MemoryRow,
+            payload_dim: self.memory_dim,
+            mail_targets: MailTargets::Endpoints,
+            mail_keeping: MailKeeping::UntilApplied,
+            mail_order: self.mail_order,
+            aggregator: self.aggregator,
+            stored_time_code: (self.message_time == MessageTime::Stored).then_some(self.time_dim),
+            edge_dim: features.edge,
+            node_dim: features.node,
+            ..StateSpec::default()
+        }
+    }
+
     /// Width of the rows that layer `l` reads.
     fn row_dim(&self, layer: usize) -> i64 {
         if layer == 0 { self.memory_dim } else { self.embedding_dim }
@@ -289,24 +307,12 @@ impl Encoder for Tgn {
         let c = &self.config;
         let attends = matches!(c.embedding, Embedding::Attention | Embedding::Transformer);
         StateSpec {
-            kind: c.dtype.kind(),
-            memory_dim: c.memory_dim,
-            payload: Payload::MemoryRow,
-            payload_dim: c.memory_dim,
-            mail_targets: MailTargets::Endpoints,
-            mail_keeping: MailKeeping::UntilApplied,
-            mail_order: c.mail_order,
-            aggregator: c.aggregator,
-            stored_time_code: (c.message_time == MessageTime::Stored).then_some(c.time_dim),
-            edge_dim: self.features.edge,
-            node_dim: self.features.node,
             embedding_dim: c.embedding_dim,
             layers: if matches!(c.embedding, Embedding::Identity | Embedding::Time) { 0 } else { c.layers },
             heads: c.heads,
             dropout: if attends { c.dropout } else { 0.0 },
             root_time: c.root_time,
-            absolute_time: false,
-            edge_memory: None,
+            ..c.rows_with_mail(self.features)
         }
     }
 
